@@ -16,7 +16,7 @@ from rollax.runs.comparison import QUANTITIES, Group, experiment_of, table
 from rollax.runs.display import shown_path
 from rollax.runs.experiment import Experiment
 from rollax.runs.interquartile_mean import interquartile_mean
-from rollax.runs.results import curve, read_results, to_json
+from rollax.runs.results import read_results, to_json
 
 STOPPED_NAME, BEST_NAME = "stopped.json", "best.yaml"
 
@@ -46,8 +46,8 @@ def report(
     `imports` are the modules of the option `--import`.
     """
     groups = {standing: _group(standing, experiment) for standing in standings if not standing.diverged}
-    quantity = next((name for name in QUANTITIES if _all_have(groups.values(), name)), QUANTITIES[-1])
-    scored = {standing: group for standing, group in groups.items() if _all_have([group], quantity)}
+    quantity = next((name for name in QUANTITIES if all(group.has(name) for group in groups.values())), QUANTITIES[-1])
+    scored = {standing: group for standing, group in groups.items() if group.has(quantity)}
     best_first = sorted(
         scored,
         key=lambda standing: (
@@ -129,7 +129,3 @@ def _group(standing: Standing, experiment: Experiment) -> Group:
     label = standing.setting.name or str(experiment_of(standing.runs[0])["run"])
     env = experiment_of(standing.runs[0])["env"]
     return Group(label, str(env), [read_results(run)[0] for run in standing.runs])
-
-
-def _all_have(groups: Any, quantity: str) -> bool:
-    return all(curve(results, quantity)[1] for group in groups for results in group.runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,10 @@ class Group:
     label: str
     env: str
     runs: Sequence[Sequence[Mapping[str, Any]]]
+
+    def has(self, quantity: str) -> bool:
+        """Whether each run has a value of a quantity."""
+        return all(curve(results, quantity)[1] for results in self.runs)
 
     def scores(self, quantity: str) -> np.ndarray:
         """Returns the last value of a quantity in each run, [runs]."""
@@ -81,7 +85,7 @@ def runs_in(folder: Path) -> list[Path]:
 def compared_by(groups: Sequence[Group]) -> str:
     """Returns a quantity that all runs have, preferably of greedy evaluations; RollaxError if there is none."""
     for quantity in QUANTITIES:
-        if all(curve(results, quantity)[1] for group in groups for results in group.runs):
+        if all(group.has(quantity) for group in groups):
             return quantity
     raise RollaxError("A run has no ended episode.", "rollax compare", "no mean reward").expected(
         "runs with rewards", "train longer, or leave the run out"
@@ -141,7 +145,8 @@ def aggregate(groups: Sequence[Group], quantity: str, references: Mapping[str, t
     for env in references:
         if env not in by_env:
             raise ConfigError.unknown("environment", env, by_env, "--reference")
-    labels = [label for label in dict.fromkeys(group.label for group in groups) if _in_all(label, by_env.values())]
+    names = dict.fromkeys(group.label for group in groups)
+    labels = [label for label in names if all(label in scores for scores in by_env.values())]
     if len(by_env) < 2 or not labels:
         return ""
     if equal := [env for env, (low, high) in bounds.items() if low == high]:
@@ -206,10 +211,6 @@ def experiment_of(run: Path) -> dict[str, Any]:
     raise RollaxError("This is not a run folder, or its config cannot be read.", str(run / CONFIG), got).expected(
         "a run folder, or a folder of several seeds", "check the path"
     )
-
-
-def _in_all(label: str, scores_by_label: Iterable[Mapping[str, Any]]) -> bool:
-    return all(label in scores for scores in scores_by_label)
 
 
 def _labels(firsts: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
