@@ -158,7 +158,7 @@ def _sampler_class(worker: RolloutWorker, env: BaseEnv, *, record: bool) -> type
             "derive it from rollax.Sampler, or leave the key out"
         )
     if worker.env.in_jax:
-        from rollax.env.jax.torch_base_env import TorchBaseEnv  # these modules import JAX
+        from rollax.env.jax.torch_vector_env import TorchBaseEnv  # these modules import JAX
         from rollax.rollout.compiled_sampler import CompiledSampler, why_not_compiled
         from rollax.rollout.simulator_sampler import SimulatorSampler
 
