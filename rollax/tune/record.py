@@ -86,8 +86,8 @@ class Record:
     def __init__(self, file: Path | None, settings: Settings) -> None:
         self._space, self._options = settings.space, settings.options
         self._distributions = {key: _in_optuna(distribution) for key, distribution in self._space.items()}
-        points = _grid(self._space) if self._options.sampler == "grid" else []
-        self.points = len(points)
+        self._points = _grid(self._space) if self._options.sampler == "grid" else []
+        self.points = len(self._points)
         """The number of trials of a grid."""
         with _quiet():
             self._study = optuna.create_study(
@@ -100,12 +100,6 @@ class Record:
             self._running: dict[int, Trial] = {}
             for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
                 self._end_interrupted(trial.number, trial.params)  # of a process that was killed
-            trials = self._study.get_trials(deepcopy=False) if points else ()
-            known = [trial.system_attrs.get("fixed_params", trial.params) for trial in trials]
-            stored = {tuple(params.get(key) for key in self._space) for params in known}
-            for point in points:  # a process that was interrupted here may have stored some of them
-                if tuple(point.values()) not in stored:
-                    self._study.enqueue_trial(point)
 
     @property
     def begun(self) -> int:
@@ -117,6 +111,8 @@ class Record:
         words = (self._options.seed, self.begun)
         self._study.sampler = _sampler(self._options.sampler, int(np.random.SeedSequence(words).generate_state(1)[0]))
         with _quiet():
+            if self._points:
+                self._enqueue_next_point()
             trial = self._study.ask(self._distributions)
         self._running[trial.number] = trial
         return trial.number, self._values(trial.params)
@@ -160,6 +156,13 @@ class Record:
         with _quiet():
             return dict(optuna.importance.get_param_importances(self._study))
 
+    def _enqueue_next_point(self) -> None:
+        """Stores the first point of the grid without a trial; in records of earlier versions, trials wait first."""
+        trials = self._counted()
+        if all(trial.state != TrialState.WAITING for trial in trials):
+            tried = {tuple(trial.params.get(key) for key in self._space) for trial in trials}
+            self._study.enqueue_trial(next(point for point in self._points if tuple(point.values()) not in tried))
+
     def _counted(self) -> list[FrozenTrial]:
         return _without_interrupted(self._study.get_trials(deepcopy=False))
 
@@ -184,7 +187,8 @@ class Record:
     def _end_interrupted(self, number: int, params: Mapping[str, Any]) -> None:
         # No reason is stored: by the reason, `_without_interrupted` recognizes a trial that failed.
         self._study.tell(number, state=TrialState.FAIL)
-        self._study.enqueue_trial(dict(params))
+        if not self._points:  # of a grid, the point is the next one without a trial
+            self._study.enqueue_trial(dict(params))
 
 
 def _grid(space: Space) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import math
 import signal
 from typing import Any
 
-import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend
 
@@ -95,20 +94,13 @@ def test_a_grid_ends_after_its_points(search):
     refused(ConfigError, search, says="lr", sampler="grid")
 
 
-def test_a_grid_whose_points_are_half_stored_is_completed(search, monkeypatch):
-    """Storing thousands of points takes a minute, in which the process may be killed."""
-    enqueue, stored = optuna.Study.enqueue_trial, []
-
-    def killed(study, point):
-        if len(stored) == 2:
-            raise KeyboardInterrupt
-        stored.append(enqueue(study, point))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(optuna.Study, "enqueue_trial", killed)
-        with pytest.raises(KeyboardInterrupt):
-            search("study", search=GRID, sampler="grid")
-    assert values(search("study", search=GRID, sampler="grid")) == [{"lr": lr} for lr in GRID["lr"]["choice"]]
+def test_a_grid_goes_on_at_the_point_that_was_interrupted(search):
+    grid = {"sampler": "grid", "search": GRID, "env_config": {"kill": 6}}
+    whole = search(**grid)  # of the trainers 1 to 4
+    assert len(search("study", **grid).trials) == 1
+    study = search("study", **grid)
+    assert values(study) == values(whole)
+    assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
 
 
 def test_a_divergence_ends_its_trial_with_a_reason(search):
