@@ -187,7 +187,9 @@ class Record:
     def _end_interrupted(self, number: int, params: Mapping[str, Any]) -> None:
         # No reason is stored: by the reason, `_without_interrupted` recognizes a trial that failed.
         self._study.tell(number, state=TrialState.FAIL)
-        if not self._points:  # of a grid, the point is the next one without a trial
+        # Of a grid, the point is the next one without a trial. A trial that ended while its values were drawn has only
+        # some of them: all of them are drawn again.
+        if not self._points and params.keys() == self._space.keys():
             self._study.enqueue_trial(dict(params))
 
 

@@ -221,11 +221,12 @@ def test_a_full_disk_leaves_a_trial_that_is_repeated(search, monkeypatch, call):
             file.write(json.dumps(logs[0]).encode()[:20])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    whole = search(trials=4)
+    space = {"lr": {"log": [1e-5, 1e-1]}, "gamma": {"uniform": [0.9, 1]}}
+    whole = search(trials=4, search=space)
     monkeypatch.setattr(JournalFileBackend, "append_logs", full_once)
     with pytest.raises(OSError):
-        search("study", trials=4)
-    study = search("study", trials=4)
+        search("study", trials=4, search=space)
+    study = search("study", trials=4, search=space)
     assert values(study) == values(whole)
     assert all(trial.state == "finished" for trial in study.trials)
 
