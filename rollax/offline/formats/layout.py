@@ -99,7 +99,7 @@ class Leaf:
 
     def from_arrow(self, column: pa.ChunkedArray) -> np.ndarray:
         """The values that are not null, [N, *shape]; ValueError if they do not match this leaf."""
-        array = _in_one(column)
+        array = column.combine_chunks()
         if array.type != self.arrow_type():
             raise ValueError(f"a column of type {array.type} in place of {self.arrow_type()}")
         rows, dtype = len(array) - array.null_count, np.dtype(self.dtype if self.dtype != "json" else object)
@@ -117,13 +117,6 @@ class Leaf:
         present = array.drop_null()
         start = present.offset * self.size * dtype.itemsize
         return np.frombuffer(present.buffers()[1], dtype, rows * self.size, start).reshape(rows, *self.shape)
-
-
-def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # if there are no chunks
-        return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    return array
 
 
 class Columns(dict[str, Any]):

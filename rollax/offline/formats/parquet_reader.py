@@ -277,8 +277,6 @@ class _Part:
 def _ids_at(column: pa.ChunkedArray, starts: np.ndarray, ends: np.ndarray) -> list[str]:
     """The id of each trajectory; ValueError if it changes inside a trajectory."""
     encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.unify_dictionaries().combine_chunks()
     codes, texts = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
     changes = np.flatnonzero(codes[1:] != codes[:-1])
     if not np.isin(changes, ends).all():
