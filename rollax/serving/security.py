@@ -187,7 +187,7 @@ class Access:
 
 
 class Rates:
-    """Token buckets: each key may spend `per_s` units a second, and up to `burst` at once.
+    """Token buckets: each key may take `per_s` requests a second, and up to `burst` at once.
 
     The buckets of the most recent keys are kept; dropped buckets have usually been full for a long time.
     """
@@ -196,14 +196,14 @@ class Rates:
         self._per_s, self._burst = per_s, max(burst, 1.0)  # otherwise a rate below 1 would never allow anything
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, key: str, amount: float = 1.0) -> float:
-        """Spends `amount` units and returns 0; with too few units, returns the seconds until there are enough."""
+    def take(self, key: str) -> float:
+        """Takes a request and returns 0; if there is none, returns the seconds until there is one."""
         now = time.monotonic()
         left, since = self._buckets.get(key, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._per_s)
-        if left < amount:
-            return (amount - left) / self._per_s
-        self._buckets[key] = (left - amount, now)
+        if left < 1.0:
+            return (1.0 - left) / self._per_s
+        self._buckets[key] = (left - 1.0, now)
         self._buckets.move_to_end(key)
         if len(self._buckets) > _REMEMBERED_CLIENTS:
             self._buckets.popitem(last=False)
