@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rollax.core.importing import path_of
 from rollax.core.storage import MANIFEST, read_manifest
 from rollax.env.recording import encoder
 from rollax.errors import CheckpointError, ConfigError, EnvError, RollaxError
-from rollax.runs.display import title_of
+from rollax.runs.display import name_of_env, title_of
 from rollax.runs.results import RESULTS_NAME, draw_curves, read_results
 from rollax.runs.run_folder import CHECKPOINTS, CONFIG, CURVE, PREFIX
 from rollax.sharing import hub
@@ -78,14 +78,16 @@ def share_run(
             _located(folder, str(run)),
             own.from_checkpoint(copy, trust_code=trust_code, learn=False, seed=seed, **changes) as trainer,
         ):
-            env, algorithm = _name_of(trainer.config.env), run_name(type(trainer))
+            # An import path may be of a subclass of str, which YAML cannot write.
+            env, algorithm = str(name_of_env(trainer.config.env)), run_name(type(trainer))
             code = code_in(copy).with_paths({ENV: env, TRAINER: path_of(type(trainer))})
             options = [*code.options, *([f"--env={env}"] if "env" in changes and ENV not in code.paths else [])]
             packages, loading = packages_for(trainer, shown), arguments_of_load_policy(trainer, copy)
             score = measure(trainer, env, episodes)
             _record(trainer, folder, video)
         write_score(score, folder)
-        _draw_curve(folder, title_of(algorithm, env))
+        if (folder / RESULTS_NAME).exists():
+            draw_curves({"training episodes": read_results(folder)[0]}, folder / CURVE, title_of(algorithm, env))
         where = copy.relative_to(folder).as_posix()
         commands = commands_for(shown, code, options, packages)
         write_card(folder / CARD, algorithm, score, commands=commands, checkpoint=where, loading=loading, code=code)
@@ -167,11 +169,6 @@ def _copied(checkpoint: Path, folder: Path) -> Path:
     return target
 
 
-def _name_of(env: Any) -> str:
-    # An import path may be of a subclass of str, which YAML cannot write.
-    return str(env) if isinstance(env, str) else path_of(env if callable(env) else type(env))
-
-
 def _record(trainer: Trainer, folder: Path, video: bool | None) -> None:
     """Writes the video of an episode into the folder; if `video` is None, a failure to record is no error."""
     if video is False:
@@ -191,13 +188,6 @@ def _record(trainer: Trainer, folder: Path, video: bool | None) -> None:
             return
         for file in list(files)[:1]:
             shutil.copyfile(file, folder / REPLAY)
-
-
-def _draw_curve(folder: Path, title: str) -> None:
-    if not (folder / RESULTS_NAME).exists():
-        return
-    results: Mapping[str, Any] = {"training episodes": read_results(folder)[0]}
-    draw_curves(results, folder / CURVE, title)
 
 
 def _delivered(folder: Path, place: str, private: bool) -> str:
