@@ -6,7 +6,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo import AECEnv
 
-from rollax import BaseEnv, EnvError, MultiAgentEnv
+from rollax import BaseEnv, EnvError
 from rollax.env import agent_checks
 from rollax.env.multi_agent import pettingzoo_env
 from rollax.env.rows import NO_ENVS, Rows
@@ -15,12 +15,26 @@ from rollax.rollout.worker import RolloutWorker
 from tests.env.always_zero import AlwaysZero
 from tests.env.multi_agent.pettingzoo_worlds import Declared
 from tests.env.refused import refused
-from tests.env.worlds import Counting
+from tests.env.worlds import ALL, Counting, FixedSteps
 
-OBS, ACTIONS, ALL = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), "__all__"
+OBS, ACTIONS = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
 ZERO = np.zeros(2, np.float32)
 MOST = 100
-OVER, CONTINUES = {"a": True, ALL: False}, {ALL: False}
+CONTINUES = {ALL: False}
+BEGUN = {"a": np.zeros(3, np.float32)}, {}
+
+
+def step(reward, terminateds):
+    """A step of an environment with one agent."""
+    return BEGUN[0], {"a": reward}, terminateds, CONTINUES, {}
+
+
+def one_agent(*steps):
+    """An environment with one agent and these steps, of which the last one is repeated."""
+    return FixedSteps(*steps, first=BEGUN)
+
+
+ENDED = step(0.0, {"a": True, ALL: False})
 
 
 @pytest.fixture(autouse=True)
@@ -28,18 +42,6 @@ def fewer_polls(monkeypatch):
     """MOST polls without an action are refused, instead of 1000."""
     for module in (agent_checks, pettingzoo_env, row_sampler):
         monkeypatch.setattr(module, "MOST_IDLE_POLLS", MOST)
-
-
-class Reports(MultiAgentEnv):
-    """Its only agent ends at the first step, and every later step reports it again."""
-
-    observation_space, action_space, possible_agents = OBS, ACTIONS, ("a",)
-
-    def reset(self, *, seed=None, options=None):
-        return {"a": ZERO}, {}
-
-    def step(self, actions):
-        return {"a": ZERO}, {"a": 0.0}, OVER, CONTINUES, {}
 
 
 class Rewards(BaseEnv):
@@ -112,7 +114,8 @@ class InTurn(Declared, AECEnv):
 @pytest.mark.parametrize(
     ("env", "where"),
     [
-        (Reports, "Reports, sub-environment 0...rows of agents ['a']; alive: []"),
+        # its only agent ends at the first step, and every later step reports it again
+        (lambda: one_agent(ENDED), "FixedSteps, sub-environment 0...rows of agents ['a']; alive: []"),
         (Rewards, "Rewards, sub-environment 1...rows of agents ['a']; alive: ['a']"),
         (Silent, "Silent...rows of agents []"),
         (Columns, "Columns, sub-environment 1...rows of agents ['agent0']"),
@@ -127,26 +130,11 @@ def test_polls_without_an_acting_agent(env, where, call):
     refused(EnvError, call, worker, says=f"No agent could act for {MOST} polls in a row...where:    {where}")
 
 
-class Pauses(Reports):
-    """No agent can act for a little less than MOST steps, repeatedly."""
-
-    count = 0
-
-    def step(self, actions):
-        self.count += 1
-        return {"a": ZERO}, {}, CONTINUES if self.count % (MOST - 9) == 0 else OVER, CONTINUES, {}
-
-
 def test_shorter_pauses_are_accepted():
-    worker = RolloutWorker(lambda context: Pauses(), AlwaysZero, config={"rollout_fragment_length": 4})
+    """No agent can act for a little less than MOST steps, repeatedly."""
+    env = one_agent(*[*[ENDED] * (MOST - 10), step(0.0, CONTINUES)] * 5)
+    worker = RolloutWorker(lambda context: env, AlwaysZero, config={"rollout_fragment_length": 4})
     assert worker.sample().env_steps == 4
-
-
-class OneStep(Reports):
-    """Every episode is one step long."""
-
-    def step(self, actions):
-        return {"a": ZERO}, {"a": 1.0}, {ALL: True}, CONTINUES, {}
 
 
 class OneStepColumns(Columns):
@@ -160,7 +148,7 @@ class OneStepColumns(Columns):
         return Rows.starting(env_index, env_index, np.zeros((len(env_index), 2), np.float32))
 
 
-@pytest.mark.parametrize("env", [OneStep, OneStepColumns])
+@pytest.mark.parametrize("env", [lambda: one_agent(step(1.0, {ALL: True})), OneStepColumns])
 def test_episodes_of_one_step_are_accepted(env):
     worker = RolloutWorker(lambda context: env(), AlwaysZero, config={"rollout_fragment_length": MOST + 10})
     assert worker.sample().env_steps == MOST + 10

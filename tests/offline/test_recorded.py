@@ -49,7 +49,7 @@ def with_column(name: str, values: Any, **changes: Any):
     """A reader with one trajectory of three steps, of which one column is replaced."""
     one = trajectory(4, 3)
     one.columns[name] = values
-    return ListReader([trajectory(0, 2), one], **changes)
+    return ListReader([one], **changes)
 
 
 def test_segments_rows_and_next_observations():
@@ -82,7 +82,6 @@ class TestActions:
 
     def actions(self, recorded, **changes):
         reader = with_column("actions", np.array(recorded, np.float32), action_space=self.space, **changes)
-        reader._trajectories = reader._trajectories[1:]
         ((_, fragment),) = fragments(reader, {"default_policy": runner(action_space=self.space)})
         return fragment["actions"].tolist()
 
@@ -138,31 +137,30 @@ def test_rows_are_those_that_postprocessing_returns():
 
 
 class TestSeveralPolicies:
+    runners = {name: runner(name=name) for name in ("a", "b")}
+
     def test_the_mapping_of_agents_is_used(self):
         reader = ListReader([trajectory(0, 2, agent_id="left"), trajectory(1, 1, agent_id="right")])
-        runners = {name: runner(name=name) for name in ("a", "b")}
         mapping = PolicyMapping({"left": "b", "right": "a"}.__getitem__, ["a", "b"])
-        found = fragments(reader, runners, policy_of=mapping)
+        found = fragments(reader, self.runners, policy_of=mapping)
         assert {policy_id: len(fragment) for policy_id, fragment in found} == {"a": 1, "b": 2}
-        found = fragments(reader, runners, learning=["a"], policy_of=mapping)
+        found = fragments(reader, self.runners, learning=["a"], policy_of=mapping)
         assert [policy_id for policy_id, _ in found] == ["a"]
 
     def test_the_recorded_policy_is_used_where_the_mapping_reads_the_episode(self):
         policy_of = PolicyMapping(lambda agent, episode: "ab"[episode.episode_id % 2], ["a", "b"])
-        runners = {name: runner(name=name) for name in ("a", "b")}
-        found = fragments(ListReader([trajectory(0, 2, policy_id="b")]), runners, policy_of=policy_of)
+        found = fragments(ListReader([trajectory(0, 2, policy_id="b")]), self.runners, policy_of=policy_of)
         assert [policy_id for policy_id, _ in found] == ["b"]
         with pytest.raises(PolicyError, match="episode_id"):
-            fragments(ListReader([trajectory(0, 2, policy_id="c")]), runners, policy_of=policy_of)
+            fragments(ListReader([trajectory(0, 2, policy_id="c")]), self.runners, policy_of=policy_of)
 
     def test_the_recorded_policy_is_used_where_the_mapping_is_random(self):
         drawn = random.Random(0)
         policy_of = PolicyMapping(lambda agent: drawn.choice("ab"), ["a", "b"])
-        runners = {name: runner(name=name) for name in ("a", "b")}
         reader = ListReader([trajectory(number, 1, policy_id="ab"[number > 5]) for number in range(9)])
-        found = fragments(reader, runners, policy_of=policy_of)
+        found = fragments(reader, self.runners, policy_of=policy_of)
         assert {policy_id: len(fragment) for policy_id, fragment in found} == {"a": 6, "b": 3}
-        fragments(ListReader([trajectory(0, 2, policy_id="c")]), runners, policy_of=policy_of)  # of other policies
+        fragments(ListReader([trajectory(0, 2, policy_id="c")]), self.runners, policy_of=policy_of)  # of other policies
 
     def test_one_policy_gets_all_trajectories(self):
         reader = ListReader([trajectory(0, 2, policy_id="x"), trajectory(1, 3, policy_id="y", agent_id="other")])
@@ -193,11 +191,6 @@ def test_refused(reader, error, message):
         fragments(reader)
 
 
-def one_space(space, values, **changes):
-    """A reader with one trajectory of three steps, with observations of a space."""
-    return with_column("obs", values, observation_space=space, **changes)
-
-
 BOUNDED, HALF = Box(-1, 1, (1,), np.float32), Box(np.float32(0), np.float32(np.inf), (1,), np.float32)
 
 
@@ -220,8 +213,7 @@ BOUNDED, HALF = Box(-1, 1, (1,), np.float32), Box(np.float32(0), np.float32(np.i
 )
 def test_observations_outside_their_space(space, values, error, got):
     values = trees.tree_map(np.array, values) if isinstance(values, dict) else np.array(values)
-    reader = one_space(space, values)
-    reader._trajectories = reader._trajectories[1:]
+    reader = with_column("obs", values, observation_space=space)
     with pytest.raises(error, match=f"line 5, {got}"):
         fragments(reader, {"default_policy": runner(space)})
 
@@ -237,8 +229,7 @@ def test_observations_outside_their_space(space, values, error, got):
     ],
 )
 def test_observations_that_can_be_cast(space, values):
-    reader = one_space(space, np.array(values))
-    reader._trajectories = reader._trajectories[1:]
+    reader = with_column("obs", np.array(values), observation_space=space)
     ((_, fragment),) = fragments(reader, {"default_policy": runner(space)})
     assert fragment["obs"].dtype == space.dtype
     np.testing.assert_array_equal(fragment["obs"], np.array(values)[:3].astype(space.dtype))
@@ -249,13 +240,12 @@ def test_actions_that_a_cast_would_change(actions):
     reader = with_column("actions", np.array(actions))
     refused(PolicyError, fragments, reader, says="line 5, step 1, column 'actions'")
     checks = RecordedChecks(runner().policy)  # as off-policy estimation calls it
-    refused(PolicyError, checks.shapes, reader._trajectories[1], says="line 5, step 1, column 'actions'")
+    refused(PolicyError, checks.shapes, reader._trajectories[0], says="line 5, step 1, column 'actions'")
 
 
 def test_integer_boxes_accept_fractions_in_the_policys_scale():
     space = Box(0, 10, (1,), np.int32)
     reader = with_column("actions", np.array([[0.0], [0.5], [1.0]], np.float32), action_space=space)
-    reader._trajectories = reader._trajectories[1:]
     runners = {"default_policy": runner(action_space=space)}
     refused(PolicyError, fragments, reader, runners, says="step 1, column 'actions'")
     reader.actions_of = "policy"

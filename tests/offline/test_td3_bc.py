@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch, TD3BCTrainer
+from rollax import ConfigError, SampleBatch
 from rollax.algorithms.ddpg import TD3
 from rollax.batch import Fragment
 from rollax.offline.td3_bc import TD3BC, TD3BCConfig
-from tests.algorithms.replayed import SMALL as REPLAYED
-from tests.algorithms.replayed import sample_from_buffers
 from tests.algorithms.tables import f32, two_rows
 
 LINE = spaces.Discrete(3)
@@ -79,15 +77,6 @@ class TestCriticPenalty:
         fragment = policy.postprocess_rows(Fragment(columns, [1, 2], {"obs": np.array([2, 2])}))
         np.testing.assert_array_equal(fragment["acts_next"], [1, 0, 0])
         np.testing.assert_array_equal(fragment["new_actions"][0], [2, 3])
-
-    @pytest.mark.long
-    def test_next_actions_come_from_the_buffer(self):
-        config = {**REPLAYED, "critic_penalty": 0.3, "random_steps": 0}
-        with TD3BCTrainer("Pendulum-v1", config) as trainer:
-            trainer.train()
-            drawn = sample_from_buffers(trainer, 8)
-        assert drawn["new_actions"].shape == (8, 1)
-        assert set(drawn["acts_next"].tolist()) <= {0.0, 1.0}
 
     def test_n_steps_are_refused(self):
         with pytest.raises(ConfigError, match="critic_penalty has no effect: n_step is 3"):

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, ConfigError, DQNTrainer, EnvContext
+from rollax import ConfigError, DQNTrainer, EnvContext
 from rollax.core.space_json import space_to_json
 from rollax.serving.client import PolicyClient
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
@@ -90,37 +90,6 @@ class TestServing:
         result = while_training(trainer, play_cartpole, fit)
         assert result.reached == "training_iteration"
         assert result.last["evaluation"] is None
-
-    @pytest.mark.long
-    def test_clients_get_actions_after_a_callback_has_raised(self, monkeypatch):
-        class Raises(Callbacks):
-            ended = 0
-
-            def on_episode_end(self, **_):
-                Raises.ended += 1
-                if Raises.ended == 3:
-                    raise ZeroDivisionError("once")
-
-        rounds, over = [0, 0], threading.Event()
-
-        def play(player):
-            with PolicyClient(server_env(trainer).address) as client:
-                while not over.is_set():
-                    play_cartpole(client, 10)
-                    rounds[player] += 1
-
-        with DQNTrainer(env=PolicyServerEnv, config={**CONFIG, "callbacks": Raises}) as trainer:
-            players = [threading.Thread(target=play, args=(player,)) for player in range(2)]
-            for player in players:
-                player.start()
-            with pytest.raises(ZeroDivisionError, match="once"):
-                [trainer.train() for _ in range(1000)]
-            before = list(rounds)
-            while not all(now > then for now, then in zip(rounds, before, strict=True)):
-                trainer.train()
-            over.set()
-            for player in players:
-                player.join()
 
     def test_stopping_frees_the_port(self):
         before = set(threading.enumerate())

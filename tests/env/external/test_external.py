@@ -26,12 +26,10 @@ class TestOneEpisode:
 
         with playing(script) as base:
             assert base.reset_rows(np.arange(base.num_envs), [3]) is None
-            first = base.poll_rows()
-            answer(base, first)
-            second = base.poll_rows()
-            answer(base, second)
-            last = base.poll_rows()
-            polled = first, second, last
+            polled = []
+            for _ in range(3):
+                polled.append(base.poll_rows())
+                answer(base, polled[-1])
             assert [numbers(rows) for rows in polled] == [[1], [2], [3]]
             assert [rows.rewards.tolist() for rows in polled] == [[0], [3], [0.5]]
             assert [rows.starts.tolist() for rows in polled] == [[True], [False], [False]]
@@ -41,9 +39,7 @@ class TestOneEpisode:
             assert [rows.ended_envs.tolist() for rows in polled] == [[], [], [1]]
             assert [rows.info_list() for rows in polled] == [[{"begins": True}], [{"a": 1, "b": 2}], [{}]]
             assert all(rows.env_index.tolist() == [1] and rows.slots is rows.env_index for rows in polled)
-            assert first.agents is None
-            assert first.trains is None
-            assert first.obs.dtype == np.float32
+            assert (polled[0].agents, polled[0].trains, polled[0].obs.dtype) == (None, None, np.float32)
             assert base.reset_rows(np.array([0])) is None
             assert base.env.actions == (1, 2)
             assert [type(action) for action in base.env.actions] == [int, int]

@@ -77,23 +77,6 @@ class TestRequests:
         refused(EnvError, base.env.request_actions, {"b": seen(0)}, print, says="Unknown episode")
         refused(EnvError, base.env.request_actions, {}, print, says="without an observation")
 
-    def test_a_reward_while_a_request_waits_belongs_to_its_action(self, base):
-        base.env.start_episode("a")
-        for reward in (1.0, 2.0):
-            base.env.request_actions({"a": seen(0)}, lambda actions: None)
-            base.env.log_returns("a", reward)
-            answer(base, base.poll_rows(), 0)
-        base.env.log_returns("a", 4.0)
-        base.env.end_episode("a", seen(0))
-        assert base.poll_rows().rewards.tolist() == [6.0]
-
-    def test_a_stop_is_reported_to_the_callback(self, base):
-        got = []
-        ask(base, got.append, a=0)
-        base.stop()
-        (error,) = got
-        assert isinstance(error, EnvStoppedError)
-
     @pytest.mark.long
     def test_ten_thousand_pending_requests_need_no_thread(self, base):
         before, got = threading.active_count(), []
