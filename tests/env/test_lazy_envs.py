@@ -10,6 +10,7 @@ from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, AsAgents, Counting
 
 KEYS = {"train_batch_size": 60, "seed": 0}
+REMOTE = {"remote_worker_envs": True, "remote_env_batch_wait_ms": 1e9}
 
 
 class Lazy(Counting):
@@ -71,13 +72,8 @@ def test_a_trainer_makes_only_environments_that_it_steps(cls, num_envs, event_lo
 
 @pytest.mark.long
 def test_remote_environments_are_made_only_in_their_processes(event_log, small_ray):
-    config = TrainerConfig(
-        env_config={"event_log": event_log},
-        num_envs_per_worker=2,
-        rollout_fragment_length=10,
-        remote_worker_envs=True,
-        remote_env_batch_wait_ms=1e9,
-    )
+    sizes = {"num_envs_per_worker": 2, "rollout_fragment_length": 10}
+    config = TrainerConfig(env_config={"event_log": event_log}, **sizes, **REMOTE)
     worker = RolloutWorker(LazyAgents, AlwaysZero, config=config)
     assert (event_log.count("made"), event_log.count("simulator")) == (2, 0)
     assert worker.sample().env_steps == 20
@@ -90,14 +86,9 @@ def test_remote_environments_are_made_only_in_their_processes(event_log, small_r
 def test_spaces_of_the_config_replace_unknown_ones(event_log, remote, num_envs, request):
     if remote:
         request.getfixturevalue("small_ray")
-    config = TrainerConfig(
-        env_config={"event_log": event_log},
-        observation_space=OBS_SPACE,
-        action_space=ACTION_SPACE,
-        num_envs_per_worker=num_envs,
-        rollout_fragment_length=10,
-        **({"remote_worker_envs": True, "remote_env_batch_wait_ms": 1e9} if remote else {}),
-    )
+    sizes = {"num_envs_per_worker": num_envs, "rollout_fragment_length": 10}
+    spaces = {"observation_space": OBS_SPACE, "action_space": ACTION_SPACE}
+    config = TrainerConfig(env_config={"event_log": event_log}, **sizes, **spaces, **(REMOTE if remote else {}))
     worker = RolloutWorker(Spaceless, AlwaysZero, config=config)
     assert event_log.count("simulator") == 0
     assert worker.sample().env_steps == 10 * num_envs

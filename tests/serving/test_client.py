@@ -190,17 +190,3 @@ def test_whole_episodes_of_arrays():
     assert len(backend.episodes) == 4
     for episode in backend.episodes:
         np.testing.assert_array_equal(episode.agents["agent0"].obs, columns["obs"])
-
-
-def test_json_has_no_nan():
-    refused = pytest.raises(RequestError, match=r"cannot be sent(.|\n)*NaN or infinity")
-    backend = RecordingBackend({"default_policy": runner()})
-    with PolicyServer(backend) as server, PolicyClient(server.address) as client:
-        episode = client.start_episode()
-        for obs in (np.array([np.nan, 0.0]), [float("nan"), 0.0], (np.float64("inf"), 0.0)):
-            with refused:
-                client.get_action(episode, obs)
-        client.get_action(episode, [0.0, 0.0])
-        with refused:
-            client.log_returns(episode, float("nan"))
-        client.log_returns(episode, 1.0, {"distance": float("nan"), "name": None})

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import PPO, CheckpointError, ConfigError, JaxPolicy, NonFiniteError, PolicyError, PPOTrainer
+from rollax.rollout.policy_runner import PolicyRunner
 from rollax.serving.policy_backend import PolicyBackend
 from rollax.serving.protocol import Actions, Episode, Trajectory
 from tests.algorithms.envs import TwoAgents
@@ -26,6 +27,16 @@ async def attached(backend: PolicyBackend) -> AsyncIterator[None]:
         yield
     finally:
         backend.close()
+
+
+@asynccontextmanager
+async def served(policy: PolicyRunner, *episode_ids: str, **settings: Any) -> AsyncIterator[PolicyBackend]:
+    """An attached backend of one policy, with these running episodes."""
+    backend = PolicyBackend({"default_policy": policy}, **settings)
+    async with attached(backend):
+        for episode_id in episode_ids:
+            backend.start_episode(episode_id, True)
+        yield backend
 
 
 def ask(backend: PolicyBackend, asked: Mapping[str, Any]) -> asyncio.Future[Actions]:
@@ -48,12 +59,8 @@ def ask(backend: PolicyBackend, asked: Mapping[str, Any]) -> asyncio.Future[Acti
 
 @pytest.mark.long
 async def test_state_is_kept_per_episode(recurrent):
-    backend = PolicyBackend({"default_policy": recurrent})
     single = {name: SingleEpisode(recurrent) for name in "abc"}
-
-    async with attached(backend):
-        for name in "abc":
-            backend.start_episode(name, True)
+    async with served(recurrent, *"abc") as backend:
         for step, names in enumerate(["abc", "a", "cb", "abc", "b", "ab"]):
             obs = dict(zip(names, observations(len(names)), strict=True))
             # Single requests and one with several episodes, in one pass.
@@ -79,10 +86,8 @@ async def test_state_is_kept_per_episode(recurrent):
 
 
 async def test_a_logged_action_comes_before_the_next_request(recurrent):
-    backend, single = PolicyBackend({"default_policy": recurrent}), SingleEpisode(recurrent)
-
-    async with attached(backend):
-        backend.start_episode("e", True)
+    single = SingleEpisode(recurrent)
+    async with served(recurrent, "e") as backend:
         seen, taken = observations(3), CONTINUOUS.high
         for obs, reward in zip(seen[:2], (3.0, -2.0), strict=True):
             backend.log_action("e", obs, taken)
@@ -94,13 +99,8 @@ async def test_a_logged_action_comes_before_the_next_request(recurrent):
 
 
 async def test_requests_that_arrive_together_share_a_pass(plain):
-    backend = PolicyBackend({"default_policy": plain})
-
-    async with attached(backend):
-        names = [str(number) for number in range(20)]
-        seen = observations(20)
-        for name in names:
-            backend.start_episode(name, True)
+    names, seen = [str(number) for number in range(20)], observations(20)
+    async with served(plain, *names) as backend:
         for rounds in (1, 2):  # the first pass is in a thread, because it compiles
             got = await asyncio.gather(*[ask(backend, {name: obs}) for name, obs in zip(names, seen, strict=True)])
             assert backend.statistics()["batches_total"] == rounds
@@ -123,12 +123,8 @@ async def test_it_can_serve_a_second_server_after_the_first(plain):
 
 async def test_passes_have_a_maximum_size(plain, monkeypatch):
     monkeypatch.setattr("rollax.serving.acting._MOST_ROWS", 8)
-    backend = PolicyBackend({"default_policy": plain})
-
-    async with attached(backend):
-        seen = observations(20)
-        for number in range(20):
-            backend.start_episode(str(number), True)
+    seen = observations(20)
+    async with served(plain, *map(str, range(20))) as backend:
         got = await ask(backend, {str(number): obs for number, obs in enumerate(seen)})
         assert list(got.actions.values()) == [plain.compute_single_action(obs) for obs in seen]
 
@@ -164,9 +160,7 @@ async def test_each_agent_has_its_own_policy_and_state(recurrent, plain):
 
 async def test_actions_are_random_only_with_explore(plain):
     for explore in (False, True):
-        backend = PolicyBackend({"default_policy": plain}, explore=explore)
-        async with attached(backend):
-            backend.start_episode("e", True)
+        async with served(plain, "e", explore=explore) as backend:
             seen = np.zeros(2, np.float32)
             drawn = {(await ask(backend, {"e": seen})).actions["e"] for _ in range(50)}
         assert (len(drawn) > 1) == explore
@@ -180,12 +174,8 @@ def test_switches_are_booleans(plain, name):
 
 async def test_a_failed_pass_fails_its_requests_and_no_others():
     broken = runner()
-    backend = PolicyBackend({"default_policy": broken})
     weights = broken.policy.get_weights()
-
-    async with attached(backend):
-        for name in "ab":
-            backend.start_episode(name, True)
+    async with served(broken, "a", "b") as backend:
         seen = observations(1)[0]
         for _ in range(2):
             broken.policy.set_weights({name: np.full_like(value, np.nan) for name, value in weights.items()})
@@ -206,11 +196,7 @@ class OneActionTooFew(PPO):
 
 
 async def test_a_policy_with_too_few_actions_fails_its_requests():
-    backend = PolicyBackend({"default_policy": runner(OneActionTooFew)})
-
-    async with attached(backend):
-        for name in "ab":
-            backend.start_episode(name, True)
+    async with served(runner(OneActionTooFew), "a", "b") as backend:
         for _ in range(2):
             futures = [ask(backend, {name: seen}) for name, seen in zip("ab", observations(2), strict=True)]
             for one in await asyncio.gather(*futures, return_exceptions=True):
@@ -220,12 +206,9 @@ async def test_a_policy_with_too_few_actions_fails_its_requests():
 
 async def test_a_failed_pass_of_a_logged_action_is_logged(caplog):
     broken = runner(action_space=CONTINUOUS, model=LSTM)
-    backend = PolicyBackend({"default_policy": broken})
     weights = broken.policy.get_weights()
     broken.policy.set_weights({name: np.full_like(value, np.nan) for name, value in weights.items()})
-
-    async with attached(backend):
-        backend.start_episode("e", True)
+    async with served(broken, "e") as backend:
         backend.log_action("e", observations(1)[0], CONTINUOUS.high)
         await asyncio.sleep(0)  # the pass is done, or begins in the thread that the end waits for
     assert "The memory of an agent does not contain a logged action: the forward pass failed" in caplog.text
@@ -243,11 +226,8 @@ def test_warming_up_compiles_all_sizes():
 
 
 async def test_it_does_not_learn_but_counts_episodes(plain):
-    backend = PolicyBackend({"default_policy": plain}, version=5)
-
-    async with attached(backend):
+    async with served(plain, "e", version=5) as backend:
         assert not backend.hello().learns
-        backend.start_episode("e", True)
         got = await ask(backend, {"e": observations(1)[0]})
         assert got.version == 5
         backend.log_returns("e", 2.0, None)

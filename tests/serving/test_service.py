@@ -229,7 +229,8 @@ class TestSeveralAgents:
     async def test_agents_of_one_episode_can_request_separately(self, session):
         session.start()
         futures = [session.act(obs={"a": X}), session.act(obs={"b": X})]
-        refused(409, session.act, obs={"b": X, "boxes": 1})
+        error = refused(409, session.act, obs={"boxes": 1, "b": X})
+        assert error.parts["got"] == "a second request for 'e', agent 'b', before the first is answered"
         session.backend.answer()
         session.backend.answer()
         assert [list((await future).action) for future in futures] == [["a"], ["b"]]
@@ -246,13 +247,6 @@ class TestSeveralAgents:
         refused(409, session.reward, {"a": 1.0})
         session.reward({"a": 0.0})
         assert [call[2] for call in session.backend.calls if call[0] == "log_returns"] == [{"a": 5.0}, {}]
-
-    @with_service(multi_agent=True, answers=False)
-    async def test_the_error_for_a_second_request_names_the_waiting_agent(self, session):
-        session.start()
-        session.act(obs={"a": X})
-        error = refused(409, session.act, obs={"a": X, "b": X})
-        assert error.parts["got"] == "a second request for 'e', agent 'a', before the first is answered"
 
     @with_service(multi_agent=True, max_agents=2)
     async def test_the_number_of_agents_is_limited(self, session):

@@ -234,6 +234,8 @@ def test_errors_do_not_repeat_large_values():
 def test_arrays_of_a_client():
     for stream in (True, False):
         raised(RequestError, encode, "get_action", {"obs": np.array([None])}, says="cannot be sent", stream=stream)
+    for obs in (np.array([np.nan, 0.0]), [float("nan"), 0.0], (np.float64("inf"), 0.0), float("nan")):  # not in JSON
+        raised(RequestError, encode, "get_action", {"obs": obs}, says="cannot be sent...NaN or infinity", stream=False)
     sent = msgspec.msgpack.decode(encode("get_action", {"obs": np.array([1.5], ">f8")}, stream=True))
     assert unpack(sent["obs"]).tolist() == [1.5]
 

@@ -180,14 +180,8 @@ def sampling_unlucky(cls, event_log, **settings):
             action = RAISE if self.steps == 6 else END if self.steps % 4 == 0 else GO_ON
             return super().step(action if cls is Fragile else dict.fromkeys(actions, action))
 
-    config = TrainerConfig(
-        env_config={"event_log": event_log},
-        num_envs_per_worker=3,
-        restart_failed_sub_environments=True,
-        seed=0,
-        **settings,
-    )
-    return RolloutWorker(Unlucky, AlwaysZero, config=config)
+    config = {"env_config": {"event_log": event_log}, "restart_failed_sub_environments": True, **settings}
+    return RolloutWorker(Unlucky, AlwaysZero, config={**config, "num_envs_per_worker": 3, "seed": 0})
 
 
 @BOTH
