@@ -142,17 +142,12 @@ def test_errors(arguments, says, tmp_path, monkeypatch):
     assert says in invoke("serve", "--port=0", *arguments, code=2).stderr
 
 
-def test_a_folder_of_a_running_server_is_refused_before_the_server_starts(tmp_path):
+def test_the_folder_of_another_run_is_refused_before_the_server_starts(tmp_path):
+    """Of one that a server holds, and of one that has results."""
     arguments = ["--run=DQN", "--port=0", "--set=env_config.spaces_of=CartPole-v1", f"--out={tmp_path}"]
     with RunLock(tmp_path, "here"):
-        result = invoke("serve", *arguments, code=2)
-    assert f"process {os.getpid()}" in result.stderr
+        assert f"process {os.getpid()}" in invoke("serve", *arguments, code=2).stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_with_other_results_is_refused_before_the_server_starts(tmp_path):
     (tmp_path / "result.jsonl").write_text("{}\n")
-    arguments = ["--run=DQN", "--port=0", "--set=env_config.spaces_of=CartPole-v1", f"--out={tmp_path}"]
     assert "where:    --out" in invoke("serve", *arguments, code=2).stderr
-    assert (tmp_path / "result.jsonl").read_text() == "{}\n"
-    assert len(list(tmp_path.iterdir())) == 1
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("result.jsonl", "{}\n")]

@@ -60,6 +60,7 @@ class TestPgx:
         frame = spaces.Box(0, 1, (4, 4, 31), np.uint8)
         assert env.observation_space == spaces.Dict({"observation": frame, "action_mask": spaces.MultiBinary(4)})
         assert env.action_space == spaces.Discrete(4)
+        assert the_env("jax:pgx/go_9x9", komi=6.5).action_space == spaces.Discrete(82)  # a size in the name
 
     @pytest.mark.long
     def test_illegal_actions_are_not_taken(self):
@@ -122,10 +123,6 @@ class TestPgx:
             result = [trainer.train() for _ in range(2)][-1]
         assert result["episode_reward_mean"] == 0  # of both players
         assert 5 <= result["episode_len_mean"] <= 9
-
-    @pytest.mark.long
-    def test_sizes_in_names(self):
-        assert the_env("jax:pgx/go_9x9", komi=6.5).action_space == spaces.Discrete(82)
 
 
 @jax.tree_util.register_dataclass

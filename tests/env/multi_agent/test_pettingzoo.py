@@ -194,14 +194,11 @@ def test_an_agent_that_leaves_without_a_flag_has_terminated():
             no = dict.fromkeys(actions, False)
             return obs, dict.fromkeys(actions, 1.0), dict(no), dict(no), {}
 
-    rows = play(to_base_env(Vanishing()), 1)
-    assert (rows.agents, rows.terminateds.tolist(), rows.acts.tolist()) == (["a", "b"], [True, False], [False, True])
     base = to_base_env(Vanishing())
-    rows = base.reset_rows(np.arange(1))
-    for _ in range(2):
-        acting = np.flatnonzero(rows.acts)
-        base.send_rows(rows, acting, np.zeros(len(acting), np.int64))
-        rows = base.poll_rows()
+    rows = play(base, 1)
+    assert (rows.agents, rows.terminateds.tolist(), rows.acts.tolist()) == (["a", "b"], [True, False], [False, True])
+    base.send_rows(rows, np.array([1]), np.zeros(1, np.int64))
+    rows = base.poll_rows()
     assert (rows.agents, rows.terminateds.tolist(), rows.ended_envs.tolist()) == (["b"], [True], [0])
 
 
