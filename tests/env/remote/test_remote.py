@@ -280,13 +280,6 @@ def test_an_existing_env_is_one_of_the_sub_environments(event_log):
     assert event_log.count("closed") == 2
 
 
-def test_frames_are_drawn_remotely():
-    env = to_base_env(None, lambda index: gym.make("CartPole-v1", render_mode="rgb_array"), 1, True, LOCKSTEP)
-    env.try_reset()
-    assert env.try_render().shape == (400, 600, 3)
-    env.stop()
-
-
 def test_pettingzoo_runs_in_actors_too():
     rps = pytest.importorskip("pettingzoo.classic.rps_v2")
     env = to_base_env(None, lambda index: rps.parallel_env(max_cycles=3), 1, True, LOCKSTEP)
