@@ -29,24 +29,12 @@ def polled(base, count: int, action: int | None = None) -> list:
     return rows
 
 
-def test_a_refused_call_adds_none_of_its_rewards():
-    def script(env):
-        env.start_episode("e")
-        env.log_action("e", {"a": seen(1)}, {"a": 1})
-        refused(MultiAgentError, env.log_returns, "e", {"a": 1.0, "b": 2.0}, {"a": {"key": 1}}, says="never acted")
-        env.log_returns("e", {"a": 1.0})
-        env.end_episode("e", {"a": seen(2)})
-
-    with playing(script, ScriptedAgents) as base:
-        base.poll_rows()
-        rows = base.poll_rows()
-        assert (rows.rewards.tolist(), rows.info_list()) == ([1.0], [{}])
-
-
 def test_turns_rewards_and_ends():
     def script(env):
         episode = env.start_episode()
         env.actions = [env.get_action(episode, {"a": seen(1), "b": seen(2)})]
+        # A refused call adds none of its rewards and infos.
+        refused(MultiAgentError, env.log_returns, episode, {"a": 1.0, "z": 2.0}, {"a": {"k": 1}}, says="never acted")
         env.log_returns(episode, {"a": 1.0, "b": 10.0}, {"a": {"n": 1}})
         env.actions.append(env.get_action(episode, {"a": seen(3)}))
         env.log_returns(episode, {"b": 20})  # while another agent acts
