@@ -5,7 +5,7 @@ import threading
 import numpy as np
 from gymnasium import spaces
 
-from rollax import EnvError, to_base_env
+from rollax import EnvError, EnvStoppedError, to_base_env
 from rollax.env.external.external_env import ExternalEnv
 from tests.env.external.worlds import Scripted, answer, in_threads, numbers, playing, seen
 from tests.env.refused import refused
@@ -174,6 +174,8 @@ class TestSpaces:
         assert base.try_render() is None
         assert base._thread is None  # run() starts with the first poll
         base.stop()
+        refused(EnvStoppedError, base.poll_rows, says="was stopped")
+        assert base._thread is None
 
     def test_a_missing_call_of_super_is_refused(self):
         class WithoutSuper(ExternalEnv):

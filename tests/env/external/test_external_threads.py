@@ -82,12 +82,6 @@ class TestStopping:
         queue.answer([external_queue.Trajectory("agent0", request=request)], [0])
         refused(EnvStoppedError, queue.wait, request, says="was stopped")
 
-    def test_before_the_first_poll(self):
-        base = to_base_env(Scripted(lambda env: None))
-        base.stop()
-        refused(EnvStoppedError, base.poll_rows, says="was stopped")
-        assert base._thread is None
-
     def test_a_run_that_does_not_end_is_logged(self, monkeypatch, caplog):
         monkeypatch.setattr(external_base_env, "_SECONDS_TO_STOP", 0.05)
         release = threading.Event()
