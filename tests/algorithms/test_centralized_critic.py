@@ -13,6 +13,7 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import ModelConfig
 from rollax.models.outputs import Outputs
 from rollax.torch.networks import CentralCritic
+from tests.rollout.test_recurrent_sampling import KeepsFragment
 
 COIN = spaces.Discrete(2)
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 256, "sgd_minibatch_size": 64, "lr": 3e-3, "seed": 0}
@@ -142,20 +143,8 @@ class TestActing:
         assert all(not gradient.any() for name, gradient in gradients.items() if not name.startswith("critic."))
 
 
-class KeptPolicy(JaxPolicy):
-    """Keeps its last fragment."""
-
-    def postprocess_rows(self, fragment):
-        self.fragment = fragment
-        return super().postprocess_rows(fragment)
-
-
-class Kept(PPO):
-    policy_class = KeptPolicy
-
-
 def test_bootstrap_after_a_cut_uses_next_observations_of_all_agents():
-    made = worker({"a": Kept, "b": Kept}, rollout_fragment_length=3)
+    made = worker({"a": KeepsFragment, "b": KeepsFragment}, rollout_fragment_length=3)
     samples = made.sample()
     for mine, others in (("a", "b"), ("b", "a")):
         policy, batch = made.policies[mine], samples[mine]

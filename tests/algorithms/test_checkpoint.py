@@ -1,8 +1,6 @@
-"""Saving and restoring a trainer: with new hyperparameters, of other runs, and damaged; never with code."""
+"""Saving and restoring a trainer: with new hyperparameters, and of other runs; never with code."""
 
-import errno
 import json
-import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -184,28 +182,6 @@ class TestRestoring:
         policy.config = policy.config.changed(initial_alpha=0.25)
         refused(ConfigError, check, says="initial_alpha has no effect...'a' of here")
 
-    @pytest.mark.short(every=3)
-    @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
-    @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
-    def test_damaged_files_are_refused(self, path, file, damage):
-        target = path / file
-        content = target.read_bytes()
-        if damage == "gone":
-            target.unlink()
-        elif damage == "cut":
-            target.write_bytes(content[: len(content) // 2])
-        else:
-            middle = len(content) // 2
-            target.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
-        with PPOTrainer("CartPole-v1", PPO) as trainer:
-            before = trainer.worker.get_weights()["default_policy"]
-            with pytest.raises(CheckpointError) as error:
-                trainer.restore(path)
-            assert path.name in str(error.value)
-            assert "expected:" in str(error.value) or "got:" in str(error.value)
-            assert trainer.iteration == 0
-            np.testing.assert_equal(trainer.worker.get_weights()["default_policy"], before)
-
     def test_missing_checkpoint_is_refused(self, tmp_path):
         refused(CheckpointError, Trainer.from_checkpoint, tmp_path / "checkpoint_000007", says="checkpoint_000007")
 
@@ -254,27 +230,6 @@ class TestRestoring:
 
 
 class TestSaving:
-    def test_full_disk_raises_a_named_error(self, tmp_path, monkeypatch):
-        real_write = os.write
-        room = 5_000
-
-        def write(descriptor, data):
-            nonlocal room
-            room -= len(data)
-            if room < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return real_write(descriptor, data)
-
-        with PPOTrainer("CartPole-v1", PPO) as trainer:
-            trainer.train()
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "write", write)
-                says = "could not be saved...checkpoint_000001...No space...free some"
-                raised(CheckpointError, trainer.save, tmp_path, says=says, exact=True)
-            assert list(tmp_path.iterdir()) == []
-            trainer.train()
-            assert Trainer.from_checkpoint(trainer.save(tmp_path)).iteration == 2
-
     def test_no_code_and_nothing_pickled(self, tmp_path):
         with PPOTrainer("CartPole-v1", PPO) as trainer:
             path = trainer.save(tmp_path)

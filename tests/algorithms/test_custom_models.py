@@ -160,19 +160,6 @@ class TestCriticsWithState:
         if algorithm == "IQL":
             assert not np.array_equal(after["state_value.network.norm.mean"], before["state_value.network.norm.mean"])
 
-    @pytest.mark.long
-    @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
-    def test_a_restored_policy_continues_with_them(self, algorithm):
-        policy, other = (policy_of(algorithm, Normalizing, actions=BOX, seed=seed) for seed in (0, 1))
-        batch = transitions(policy)
-        policy.learn_on_batch(batch)
-        other.set_state(policy.get_state())
-        for each in (policy, other):
-            each.learn_on_batch(batch)
-        weights, others = policy.get_weights(), other.get_weights()
-        assert f"{STATE}norm.mean" in weights
-        np.testing.assert_equal(weights, others)
-
 
 @pytest.mark.parametrize(
     ("algorithm", "model", "config", "error", "message"),

@@ -147,14 +147,3 @@ class WithoutReward(Reach):
 def test_what_cannot_be_relabelled_is_refused_at_once(changes, error, named):
     with pytest.raises(error, match=named):
         make("DQN", **changes)
-
-
-@pytest.mark.long
-def test_it_is_off_by_default():
-    with make("DQN", hindsight_goals=0) as trainer:
-        trainer.train()
-        optimizer: Any = trainer.optimizer
-        (buffer,) = optimizer.buffers.values()
-        drawn = buffer.sample(100, np.random.default_rng(0))
-        assert (drawn["obs"]["desired_goal"] >= 100).all()
-        assert "next_achieved_goal" not in drawn

@@ -12,22 +12,17 @@ LENGTH = 4
 
 class DifferentAgents(MultiAgentEnv):
     """Agents with different spaces. In step k = 0, 1, 2, 3 `small` observes k and earns k + 1; `large` observes
-    [k, k], earns ten times as much and acts only in every second step. `rare` appears once, at the end."""
+    [k, k], earns ten times as much and acts only in every second step."""
 
     observation_spaces = {
         "small": gym.spaces.Discrete(LENGTH + 1),
         "large": gym.spaces.Box(0, LENGTH, (2,), np.float32),
-        "rare": gym.spaces.Discrete(LENGTH + 1),
     }
     action_spaces = {
         "small": gym.spaces.Discrete(2),
         "large": gym.spaces.Discrete(3, start=-1),
-        "rare": gym.spaces.Discrete(2),
     }
-    possible_agents = ("small", "large", "rare")
-
-    def __init__(self, env_config=None):
-        self.comes = bool((env_config or {}).get("rare_comes"))
+    possible_agents = ("small", "large")
 
     def reset(self, *, seed=None, options=None):
         self.count = 0
@@ -35,7 +30,7 @@ class DifferentAgents(MultiAgentEnv):
 
     def step(self, actions):
         assert all(self.action_spaces[agent].contains(action) for agent, action in actions.items())
-        rewards = {agent: {"small": 1.0, "large": 10.0, "rare": 100.0}[agent] * (self.count + 1) for agent in actions}
+        rewards = {agent: {"small": 1.0, "large": 10.0}[agent] * (self.count + 1) for agent in actions}
         self.count += 1
         over = self.count == LENGTH
         return self._obs(), rewards, {"__all__": over}, {"__all__": False}, {}
@@ -44,8 +39,6 @@ class DifferentAgents(MultiAgentEnv):
         obs = {"small": self.count}
         if self.count % 2 == 0:
             obs["large"] = np.full(2, self.count, np.float32)
-        if self.comes and self.count == LENGTH - 1:
-            obs["rare"] = self.count
         return obs
 
 
@@ -53,15 +46,14 @@ SMALL = {"learning_starts": 8, "timesteps_per_iteration": 40, "train_batch_size"
 SMALL |= {"model": {"fcnet_hiddens": (8,)}, "seed": 0}
 
 
-def config_of_three(**changes):
+def config_of_both():
     """A config with a policy for each agent: `small` has n = 3 and γ = 0.1, `large` has n = 2 and γ = 0.5."""
     policies = {
         "small": PolicySpec(config={"gamma": 0.1, "n_step": 3}),
         "large": PolicySpec(config={"gamma": 0.5, "n_step": 2, "num_atoms": 5}),
-        "rare": None,
     }
-    multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent, **changes.pop("multiagent", {})}
-    return {**SMALL, "multiagent": multiagent, **changes}
+    multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent}
+    return {**SMALL, "multiagent": multiagent}
 
 
 def returns_by_observation(trainer, policy_id):
@@ -76,7 +68,7 @@ def returns_by_observation(trainer, policy_id):
 class TestPolicies:
     @pytest.mark.long
     def test_each_has_its_own_spaces_and_gamma(self):
-        with DQNTrainer(DifferentAgents, config_of_three()) as trainer:
+        with DQNTrainer(DifferentAgents, config_of_both()) as trainer:
             stats = trainer.train()["info"]["learner"]
             # γ = 0.1: rewards are digits. 1.23, 2.34, then the trajectory ends: 3.4 and 4.
             expected = {0: (1.23, 0.001), 1: (2.34, 0.0), 2: (3.4, 0.0), 3: (4.0, 0.0)}
@@ -84,16 +76,6 @@ class TestPolicies:
             # It acts in steps 0 and 2 only: 10 + 30 / 2 = 25, and 30. Other steps earn 0.
             assert returns_by_observation(trainer, "large") == {0: {(25.0, 0.0)}, 2: {(30.0, 0.0)}}
         assert np.isfinite([stats[policy_id]["q_loss"] for policy_id in ("small", "large")]).all()
-
-    @pytest.mark.long
-    def test_a_policy_without_rows_does_not_learn(self):
-        with DQNTrainer(DifferentAgents, config_of_three()) as trainer:
-            before = trainer.get_weights(["rare"])["rare"]
-            assert set(trainer.train()["info"]["learner"]["rare"].values()) <= {None}
-            assert same(before, trainer.get_weights(["rare"])["rare"])
-            assert trainer.get_policy("rare").learner.num_updates == 0
-        with DQNTrainer(DifferentAgents, config_of_three(env_config={"rare_comes": True})) as trainer:
-            assert np.isfinite(trainer.train()["info"]["learner"]["rare"]["q_loss"])
 
 
 class TestSharedVariables:

@@ -78,11 +78,6 @@ class TestResult:
         assert all(set(result["timers"]) == names for result in results)
         assert all(result["env_steps_per_s"] > 0 for result in results)
 
-    def test_learning_rate_follows_its_schedule(self):
-        with make(lr_schedule=[[0, 1.0], [128, 0.0]]) as trainer:
-            rates = [trainer.train()["info"]["learner"]["default_policy"]["cur_lr"] for _ in range(4)]
-        assert rates == [1.0, 0.5, 0.0, 0.0]
-
 
 class TestDeterminism:
     def run(self, **config):

@@ -8,7 +8,7 @@ import pytest
 from rollax import Policy, PPOTrainer
 from rollax.errors import ConfigError, PolicyError
 from tests.algorithms.envs import TwoAgents
-from tests.algorithms.results import PPO_STATS, keys
+from tests.algorithms.results import PPO_STATS
 
 
 class Right(Policy):
@@ -83,18 +83,6 @@ class TestMultiAgent:
             trainer.train()
             assert trainer.get_policy("left").timestep == total  # what schedules go by
         assert result["agent_timesteps_total"] == 40
-
-    @pytest.mark.long
-    def test_a_policy_without_data_keeps_its_keys(self):
-        seats = {"left": "left", "right": "right"}
-        multiagent = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: seats[agent]}
-        with self.make(multiagent=multiagent) as trainer:
-            first = trainer.train()
-            seats["right"] = "left"
-            trainer.train()  # the episodes that had begun
-            last = trainer.train()
-        assert keys(first) == keys(last)
-        assert set(last["info"]["learner"]["right"].values()) == {None}
 
     def test_acting_without_a_policy_id(self):
         with self.make() as trainer:

@@ -222,17 +222,6 @@ class TestWithoutWorkers:
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 30))
 
-    def test_restoring_continues_exactly(self):
-        optimizer = self.make(training_intensity=0.5, store_buffer_in_checkpoints=True)
-        steps(optimizer, 10)
-        other = self.make(training_intensity=0.5, store_buffer_in_checkpoints=True)
-        other.set_state(optimizer.get_state())
-        other.env_steps, other.local_worker.fragments = optimizer.env_steps, optimizer.local_worker.fragments
-        before = len(policy_of(optimizer).learned)
-        steps(optimizer, 10)
-        steps(other, 10)
-        assert policy_of(other).learned == policy_of(optimizer).learned[before:]
-
     def test_several_policies_learn_from_their_own_rows(self):
         optimizer = self.make(agents={"a": 1, "b": 1}, training_intensity=0.5)
         steps(optimizer, 10)

@@ -132,16 +132,6 @@ class TestRestored:
         steps(optimizer, count)
         return optimizer
 
-    def test_with_the_buffer_continues_exactly(self):
-        optimizer, other = self.used(), self.used(3)
-        other.set_state(plain(optimizer.get_state()))
-        other.local_worker.fragments = optimizer.local_worker.fragments
-        before = len(policy_of(optimizer).learned), len(policy_of(other).learned)
-        for each in (optimizer, other):
-            steps(each, 5)
-        assert policy_of(other).learned[before[1] :] == policy_of(optimizer).learned[before[0] :]
-        assert other.num_updates == optimizer.num_updates == 65
-
     @pytest.mark.parametrize("count", [0, 4])
     def test_without_the_buffer_waits_for_learning_starts(self, count):
         state = self.used(store_buffer_in_checkpoints=False).get_state()

@@ -167,28 +167,6 @@ class TestSequences:
         assert_close(rows, padded)
         assert_close(stats, padded_stats)
 
-    @pytest.mark.long
-    def test_gradients_flow_over_max_seq_len_only(self):
-        policy = make(PG, model={"max_seq_len": 3})
-        batch = experience(policy, [7])
-        policy_long = make(PG, model={"max_seq_len": 8})
-
-        def rows_behind(policy: Any) -> list[bool]:
-            """For each row, padding included, whether the outputs of row 5 depend on its observation."""
-            columns, _ = sequences_of(policy, batch)
-            length = policy.config.model.max_seq_len
-
-            def loss(obs: jax.Array) -> jax.Array:
-                model = policy.split.merge(policy.params, policy.extra)
-                logits = model(obs.reshape(-1, 3), jax.tree.map(jnp.asarray, columns["state_in"])).policy
-                return logits[5, 0]
-
-            reached = jax.jit(jax.grad(loss))(jnp.asarray(columns["obs"]))
-            return (np.abs(reached).max(axis=2) > 0).reshape(-1)[: 3 * length].tolist()
-
-        assert rows_behind(policy) == [False] * 3 + [True] * 3 + [False] * 3
-        assert rows_behind(policy_long) == [True] * 6 + [False] * 2
-
     @pytest.mark.parametrize("known", ["trajectory_id", "terminateds"])
     def test_sequences_end_with_trajectories_or_at_max_seq_len(self, known):
         # Trajectories 0 and 1 are of one episode: of an agent that has ended and returned, or of two agents that still
@@ -274,36 +252,6 @@ def test_replayed_sequences_are_the_units_of_learning(model, padded):
     assert stats["rows"] == 7 / 2
     assert stats["sum_of_rewards"] == rewards.sum() / 2
     assert sorted(stats["td_error"]) == [1, 22, 1111]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cleared_cache")
-def test_compilations_are_bounded_for_all_episode_lengths():
-    policy = make()
-    random = np.random.default_rng(0)
-    for _ in range(25):  # 40 rows in 10 to 40 sequences: of 16, 32 and 64 at most
-        trajectories = []
-        while sum(trajectories) < 40:
-            trajectories.append(int(random.integers(1, random.integers(2, 30))))
-        policy.learn_on_batch(experience_of(trajectories))
-    assert policy.compilations() <= 4
-
-
-def experience_of(trajectories: list[int]) -> SampleBatch:
-    """Random trajectories of these lengths."""
-    random, rows = np.random.default_rng(0), sum(trajectories)
-    ids = np.repeat(np.arange(len(trajectories)), trajectories)
-    return SampleBatch(
-        {
-            "obs": random.normal(size=(rows, 3)).astype(np.float32),
-            "actions": random.integers(2, 6, rows),
-            **{n: random.normal(size=rows).astype(np.float32) for n in ("advantages", "value_targets", "action_logp")},
-            "action_dist_inputs": np.zeros((rows, 4), np.float32),
-            "state_in": (np.zeros((rows, 16), np.float32),),
-            "eps_id": ids,
-            "trajectory_id": ids,
-        }
-    )
 
 
 class Echoes(nnx.Module):

@@ -148,17 +148,6 @@ class TestPolicies:
             of_actor = {n for n, value in after.items() if "actor" in n and np.size(value) > 1}
             assert any(not np.array_equal(after[n], optimizer.get(n)) for n in of_actor) == ("actor" in due)
 
-    def test_a_restored_policy_continues_exactly(self, kind):
-        policy, other = self.policy(kind), self.policy(kind)
-        for _ in range(2):
-            policy.learn_on_batch(replayed())
-        other.set_weights(policy.get_weights())
-        other.set_state(policy.get_state())
-        for _ in range(4):
-            stats, others = policy.learn_on_batch(replayed()), other.learn_on_batch(replayed())
-            np.testing.assert_equal(stats, others)
-        np.testing.assert_equal(policy.get_weights(), other.get_weights())
-
     def test_parts_that_the_model_does_not_have_are_refused(self, kind):
         base, members = KINDS[kind]
         with pytest.raises(PolicyError, match="value_net"):

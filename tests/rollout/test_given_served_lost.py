@@ -9,7 +9,6 @@ from gymnasium import spaces
 from rollax import BaseEnv, PolicyError, RolloutWorker
 from rollax.algorithms.ppo import PPO
 from rollax.env.rows import NO_ENVS, Rows
-from tests.env.refused import refused
 from tests.rollout.worlds import ACTION_SPACE, OBS_SPACE, Encode, action_for, observation
 
 
@@ -147,10 +146,6 @@ class TestGivenActions:
         batch = worker.sample()
         assert np.all(batch["actions"][episode_rows(batch, 1)] == 0.0)  # the middle of the bounds
         assert all(np.all((sent >= 0) & (sent <= 10)) for sent in env.sent_actions)
-
-    def test_on_policy_algorithms_refuse_them(self):
-        says = "learns only from its own...accept_off_policy_actions=True"
-        refused(PolicyError, make_worker(Slots(2, given={1: 9}), PPO).sample, says=says)
 
     @pytest.mark.long
     def test_evaluation_and_policies_that_do_not_learn_accept_them(self):

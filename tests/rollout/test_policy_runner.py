@@ -7,7 +7,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker, TrainerConfig
-from rollax.algorithms.pg import PG
 from rollax.rollout.block_sampler import BlockSampler
 from rollax.rollout.row_sampler import RowSampler
 from rollax.rollout.worker_policies import make_runner
@@ -230,18 +229,6 @@ class TestManyActions:
         _, states, _ = runner.compute_actions(np.zeros((3, 4)), states, prev_actions=actions, prev_rewards=[1, 5, -5])
         assert [part.tolist() for part in states] == [[[2, 2]] * 3, [3] * 3]
         assert seen == [([0, 0, 0], [0, 0, 0]), ([1, 1, 1], [1, 1, -1])]
-
-    @pytest.mark.long
-    @pytest.mark.usefixtures("cleared_cache")
-    def test_few_sizes_are_compiled(self):
-        policy = PG.make_policy(OBS_SPACE, spaces.Discrete(2), {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
-        runner = make_runner(policy, policy.config)
-        obs = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
-        whole = runner.compute_actions(obs)[0]
-        for rows in range(1, 41):
-            np.testing.assert_array_equal(runner.compute_actions(obs[:rows])[0], whole[:rows])
-        assert [runner.compute_single_action(row) for row in obs[:5]] == whole[:5].tolist()
-        assert policy.compilations() == 7  # 1, 2, 4, ... 64 rows
 
     def test_columns_of_nested_spaces(self):
         space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([OBS_SPACE])})

@@ -162,15 +162,6 @@ def test_together_with_a_policy_without_state():
     assert not {"state_in", "state_out", "prev_actions"} & samples["forgets"].keys()
 
 
-def test_evaluation_in_between_begins_new_trajectories():
-    worker = RolloutWorker(Party, StepCounter, config=FIVES)
-    follower, policy = StateChecker(), worker.get_policy()
-    for _ in range(10):
-        follower.check(worker.sample(), policy.fragment)  # type: ignore[attr-defined]
-        worker.evaluate(4)
-    assert follower.carried == 0
-
-
 def test_what_is_stored_for_a_policy_without_batch_columns():
     """Its states, and the previous actions and rewards that it takes."""
 

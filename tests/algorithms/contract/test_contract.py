@@ -155,7 +155,7 @@ def test_a_restored_run_continues_exactly(variant, kind, tmp_path):
 
 ON_ROWS = [variant for variant, (name, _) in VARIANTS.items() if name not in SEARCH_ALGORITHMS | DATA_ALGORITHMS]
 COMPILED = [*one_of_each(("masked", "recurrent", "continuous"), ON_ROWS)]
-COMPILED += [("QMIX", "recurrent"), ("PPO", "centralized critic")]
+COMPILED += [("QMIX", "recurrent"), ("PPO", "recurrent"), ("PPO", "centralized critic")]
 
 
 @pytest.mark.long
