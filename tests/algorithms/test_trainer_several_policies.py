@@ -80,7 +80,6 @@ class TestMultiAgent:
         with self.make(count_steps_by=unit, train_batch_size=total, rollout_fragment_length=10) as trainer:
             result = trainer.train()
             assert result["timesteps_total"] == result["timesteps_this_iter"] == total
-            trainer.train()
             assert trainer.get_policy("left").timestep == total  # what schedules go by
         assert result["agent_timesteps_total"] == 40
 

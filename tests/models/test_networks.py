@@ -1,6 +1,5 @@
 import math
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import jax
@@ -11,7 +10,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax.errors import ConfigError
-from rollax.models.centralized_critic import CentralCritic, with_critic
+from rollax.models.centralized_critic import CentralCritic
 from rollax.models.config import Activation, ModelConfig
 from rollax.models.images import CNN
 from rollax.models.layers import ACTIVATIONS, MLP, orthogonal
@@ -365,10 +364,3 @@ def test_order_of_the_others_matters():
 def test_number_of_layers_is_independent_of_the_agents():
     few, many = (nnx.to_flat_state(nnx.state(critic(agents), nnx.Param)) for agents in (2, 100))
     assert [path for path, _ in few] == [path for path, _ in many]
-
-
-def test_a_model_may_define_its_own_critic():
-    own = SimpleNamespace(critic="its own")
-    assert with_critic(own, CRITIC_SPACE, ModelConfig(), rngs=nnx.Rngs(0)).critic == "its own"
-    model = with_critic(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), CRITIC_SPACE, ModelConfig(), rngs=nnx.Rngs(0))
-    assert isinstance(model.critic, CentralCritic)
