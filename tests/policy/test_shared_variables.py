@@ -268,7 +268,8 @@ class TestInTraining:
             with pytest.raises(PolicyError, match=message):
                 trainer.set_weights(weights)
             np.testing.assert_equal(trainer.get_weights(), before)
-            weights["a"][TRUNK[1]] = weights["b"][TRUNK[1]].copy()  # equal, but not the same array
+            weights["b"][TRUNK[1]][0, 0] = np.nan
+            weights["a"][TRUNK[1]] = weights["b"][TRUNK[1]].copy()  # equal, also in the NaN, but not the same array
             trainer.set_weights(weights)
             np.testing.assert_equal(trainer.get_weights(), weights)
             trainer.set_weights({"b": before["b"]})  # of one policy: it changes both

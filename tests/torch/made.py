@@ -41,14 +41,16 @@ def make(kind="TorchPPO", **changes):
     return policy_class.make_policy(SEEN, action_space, {**config, **changes})
 
 
+def own(kind="TorchPPO", changes=(), **members):
+    """As `make`, with changes of its config; its class `Own` has these methods and attributes."""
+    policy_class, action_space, config = KINDS[kind]
+    return type("Own", (policy_class,), members).make_policy(SEEN, action_space, {**config, **dict(changes)})
+
+
 def in_parts(rows, kind, **changes):
     """As `make`; it learns in microbatches of this many rows."""
-
-    class Parts(KINDS[kind][0]):
-        def make_plan(self):
-            return replace(super().make_plan(), microbatch_size=rows)
-
-    return Parts.make_policy(SEEN, KINDS[kind][1], {**KINDS[kind][2], **changes})
+    plan_of = KINDS[kind][0].make_plan
+    return own(kind, changes, make_plan=lambda self: replace(plan_of(self), microbatch_size=rows))
 
 
 def experience(policy, rows=16, seed=0):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from flax import nnx
 from gymnasium import spaces
-from torch import nn
 
 from rollax import Algorithm, MultiAgentBatch, Outputs, SampleBatch, TorchAlgorithm
 from rollax.errors import BatchError, EnvError, NonFiniteError, PolicyError, ShapeError
@@ -16,6 +15,7 @@ from rollax.policy.checks import ColumnShapes
 from rollax.policy.exploration import Exploration
 from tests.env.refused import raised, refused
 from tests.torch.made import CHOICES, SEEN, seen
+from tests.torch.test_own_models import TwoLinears
 
 MASKED = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
 KINDS = {"JAX": Algorithm, "PyTorch": TorchAlgorithm}
@@ -166,21 +166,12 @@ class OnlyActorInJax(nnx.Module):
         return Outputs(self.layer(obs))
 
 
-class OnlyActorInTorch(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 4)
-
-    def forward(self, obs):
-        return Outputs(self.layer(obs))
-
-
 @both_kinds
 def test_values_are_zeros_if_the_model_has_none(kind):
-    model = {"JAX": lambda self, rngs: OnlyActorInJax(rngs), "PyTorch": lambda self: OnlyActorInTorch()}[kind]
-    _, _, fetches = made(kind, make_model=model).compute_actions(seen(2))
+    models = {"JAX": lambda self, rngs: OnlyActorInJax(rngs), "PyTorch": lambda self: TwoLinears(SEEN, 4, "no value")}
+    _, _, fetches = made(kind, make_model=models[kind]).compute_actions(seen(2))
     assert fetches["vf_preds"].tolist() == [0, 0]
-    refused(PolicyError, made(kind, make_model=model).compute_values, seen(2), says="returns no values")
+    refused(PolicyError, made(kind, make_model=models[kind]).compute_values, seen(2), says="returns no values")
 
 
 @pytest.mark.short(every=3)

@@ -1,5 +1,7 @@
 """User-defined models in PyTorch: checks of outputs and layers, tied weights, and batch normalization."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,10 @@ from gymnasium import spaces
 from torch import nn
 
 from examples.torch_ppo import TorchPPO
-from rollax import Outputs, TorchAlgorithm, torch_algorithm
+from rollax import Outputs
 from rollax.errors import ConfigError, PolicyError
 from tests.env.refused import refused
-from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same, seen
+from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, own, same, seen
 
 
 class Stateful(nn.Module):
@@ -93,6 +95,20 @@ class TwoLinears(nn.Module):
         return wrong[self.how]() if self.how in wrong else Outputs(outputs, values)
 
 
+class Replacing(TwoLinears):
+    """Replaces a buffer in training by `newer` of it and the observations."""
+
+    def __init__(self, observation_space, num_outputs, first, newer):
+        super().__init__(observation_space, num_outputs)
+        self.register_buffer("buffer", first.clone())
+        self.newer, self.always = newer, False
+
+    def forward(self, obs):
+        if self.training or self.always:
+            self.buffer = self.newer(self.buffer, obs)
+        return super().forward(obs)
+
+
 class Recurrent(TwoLinears):
     """A model with memory that breaks its interface in the way `how`."""
 
@@ -135,31 +151,13 @@ class TestOutputs:
         assert [part.dtype for part in state] == [np.float32]
 
     def test_models_of_make_model_are_checked(self):
-        def narrow(policy):
-            return TwoLinears(SEEN, 3)
-
-        made = torch_algorithm(lambda *_: None, make_model=narrow, name="Narrow")
-        with pytest.raises(PolicyError, match=r"policy of the wrong(.|\n)*got: +policy float32\[13, 3\]"):
-            made.make_policy(SEEN, CHOICES, {})
+        says = "policy of the wrong...got:      policy float32[13, 3]"
+        refused(PolicyError, own, make_model=lambda self: TwoLinears(SEEN, 3), says=says)
 
     def test_models_of_policies_with_their_own_forward_are_not_checked(self):
-        class Twice(TorchPPO):
-            def forward(self, model, columns):
-                return Outputs(*model(torch.stack([columns["obs"]] * 2)[0]))
-
         model = {"custom_model": TwoLinears, "custom_model_config": {"how": "no names"}}
-        policy = Twice.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": model})
+        policy = own(changes={"model": model}, forward=lambda self, model, columns: Outputs(*model(columns["obs"])))
         assert CHOICES.contains(policy.compute_single_action(np.zeros(3, np.float32)))
-
-    def test_missing_values_are_named_when_they_are_read(self):
-        class Valueless(TorchAlgorithm):
-            def loss(self, model, out, batch, mask, coefficients):
-                return out.policy.mean(), {}
-
-        model = {"custom_model": TwoLinears, "custom_model_config": {"how": "no value"}}
-        policy = Valueless.make_policy(SEEN, CHOICES, {"model": model})
-        policy.compute_actions(seen(2))
-        refused(PolicyError, policy.compute_values, seen(2), says="model returns no values...compute_values")
 
     def test_unknown_constructor_arguments_are_refused(self):
         with pytest.raises(ConfigError, match=r"cannot be built(.|\n)*'hwo'"):
@@ -196,12 +194,8 @@ class TestOutputs:
         policy.learn_on_batch(experience(policy))
         assert not np.array_equal(policy.get_weights()["policy.weight"], twin.get_weights()["policy.weight"])
 
-        class OwnForward(TorchPPO):
-            def forward(self, model, columns):
-                return model(columns["obs"])
-
-        with pytest.raises(PolicyError, match=r"sizes of some layers(.|\n)*OwnForward, make_model(.|\n)*policy.weight"):
-            OwnForward.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Lazy}})
+        with pytest.raises(PolicyError, match=r"sizes of some layers(.|\n)*Own, make_model(.|\n)*policy.weight"):
+            own(changes={"model": {"custom_model": Lazy}}, forward=lambda self, model, columns: model(columns["obs"]))
 
     def test_outputs_in_half_precision(self):
         """NumPy has no bfloat16; log-probabilities in acting and learning are computed from equal float32 inputs."""
@@ -243,12 +237,13 @@ class TestBatchNorm:
 class TestLaterLayers:
     """Layers that were added after the policy was made, and are not in the optimizer."""
 
-    @pytest.mark.parametrize("call", ["learn_on_batch", "compute_gradients"])
-    def test_replaced_ones_are_named(self, call):
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_replaced_ones_are_named(self, frozen):
         policy = make(model={"custom_model": TwoLinears})
-        batch, policy.model.value = experience(policy), nn.Linear(3, 1)
-        with pytest.raises(PolicyError, match=r"neither trained nor stored(.|\n)*\['value.weight', 'value.bias'\]"):
-            getattr(policy, call)(batch)
+        batch, policy.model.value = experience(policy), nn.Linear(3, 1).requires_grad_(not frozen)
+        updates = (partial(policy.learn_on_batch, batch), partial(policy.compute_gradients, batch))
+        for call in (*updates, policy.get_weights, policy.get_state):
+            refused(PolicyError, call, says="neither trained nor stored...['value.weight', 'value.bias']")
 
     def test_untrained_ones_are_named_if_unfrozen_and_others_may_be_frozen(self):
         policy = make(model={"custom_model": Stateful})
@@ -282,15 +277,8 @@ class TestLaterLayers:
 class Counter(nn.Module):
     """Has state that is neither a parameter nor a buffer."""
 
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
     def get_extra_state(self):
-        return self.calls
-
-    def set_extra_state(self, state):
-        self.calls = state
+        return {"calls": 1}
 
 
 @pytest.mark.parametrize(
@@ -303,6 +291,5 @@ class Counter(nn.Module):
     ids=["none", "class", "extra state"],
 )
 def test_objects_that_are_no_models_and_unstored_state_are_refused(made, message):
-    cls = type("Own", (TorchPPO,), {"make_model": lambda self: made()})
     with pytest.raises(PolicyError, match=message):
-        cls.make_policy(SEEN, CHOICES, PPO_CONFIG)
+        own(make_model=lambda self: made())

@@ -12,14 +12,8 @@ from rollax.errors import BatchError, CheckpointError, NonFiniteError, PolicyErr
 from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.losses import chosen
 from tests.env.refused import refused
-from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same
-from tests.torch.test_own_models import Stateful
-
-
-def of_class(make_optimizer=None, loss=None, **config):
-    methods = {"make_optimizer": make_optimizer, "loss": loss}
-    cls = type("Own", (TorchPPO,), {name: method for name, method in methods.items() if method is not None})
-    return cls.make_policy(SEEN, CHOICES, {**PPO_CONFIG, **config})
+from tests.torch.made import experience, make, own, same
+from tests.torch.test_own_models import Stateful, TwoLinears
 
 
 class TestOptimizers:
@@ -43,20 +37,22 @@ class TestOptimizers:
     )
     def test_others_are_refused(self, make_optimizer, message):
         with pytest.raises(PolicyError, match=message):
-            of_class(lambda self, params, model: make_optimizer(params))
+            own(make_optimizer=lambda self, params, model: make_optimizer(params))
 
     def test_untrained_parameters_of_the_model_are_accepted(self):
         stateful = {"model": {"custom_model": Stateful}}
-        policy = of_class(lambda self, params, model: torch.optim.SGD(model.parameters(), lr=0.0), **stateful)
+        policy = own(changes=stateful, make_optimizer=lambda _, params, model: torch.optim.SGD(model.parameters(), 0.0))
         policy.learn_on_batch(experience(policy))
         assert policy.get_weights()["fixed"] == 1
 
     def test_a_learning_rate_that_steps_overwrite_is_refused(self):
         message = r"would be overwritten(.|\n)*algorithm Own, make_optimizer(.|\n)*SGD with lr=0.5(.|\n)*now 0.25"
         with pytest.raises(PolicyError, match=message):
-            of_class(lambda self, params, model: torch.optim.SGD(params, lr=0.5), lr=0.25)
+            own(changes={"lr": 0.25}, make_optimizer=lambda _, params, model: torch.optim.SGD(params, lr=0.5))
         for rate in (0.0, 0.3, 1e-3, torch.tensor(0.3), torch.tensor(1e-3)):  # 1e-3 is the default of SGD
-            policy = of_class(lambda self, params, model, rate=rate: torch.optim.SGD(params, lr=rate), lr=0.3)
+            policy = own(
+                changes={"lr": 0.3}, make_optimizer=lambda _, params, model, r=rate: torch.optim.SGD(params, r)
+            )
             assert policy.learn_on_batch(experience(policy))["cur_lr"] == 0.3
 
     @pytest.mark.parametrize("names", [({}, {}), ({"name": "actor"}, {"name": "critic"})], ids=["unnamed", "named"])
@@ -65,41 +61,29 @@ class TestOptimizers:
             groups = {"params": params[:2], "weight_decay": 0.0, **names[0]}, {"params": params[2:], **names[1]}
             return torch.optim.SGD(groups, lr=0.0)
 
-        policy = of_class(in_two, grad_clip=1e-3, sgd_minibatch_size=16, num_sgd_iter=1, lr=1.0)
+        config = {"grad_clip": 1e-3, "sgd_minibatch_size": 16, "num_sgd_iter": 1, "lr": 1.0}
+        policy = own(changes=config, make_optimizer=in_two)
         before = policy.get_weights()
         policy.learn_on_batch(experience(policy))
         moved = np.concatenate([(policy.get_weights()[name] - before[name]).ravel() for name in before])
         assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-3)
 
     def test_learning_rates_of_parts(self):
-        class Parts(TorchPPO):
-            def learning_rates(self, lr):
-                return dict.fromkeys(("policy_trunk", "value_trunk", "policy_head", "value_head"), 1e-3)
+        def rates(self, lr):
+            return dict.fromkeys(("policy_trunk", "value_trunk", "policy_head", "value_head"), 1e-3)
 
-            def make_optimizer(self, params, model):
-                return torch.optim.SGD(params, lr=0.0)
-
-        policy = Parts.make_policy(SEEN, CHOICES, PPO_CONFIG)
+        policy = own(learning_rates=rates, make_optimizer=lambda self, params, model: torch.optim.SGD(params, lr=0.0))
         policy.learn_on_batch(experience(policy))
-
-        class Unnamed(Parts):
-            def make_optimizer(self, params, model):
-                return torch.optim.SGD(model.parameters(), lr=0.0)
-
         with pytest.raises(PolicyError, match=r"have no learning rate(.|\n)*groups named \[None\]"):
-            Unnamed.make_policy(SEEN, CHOICES, PPO_CONFIG)
+            own(learning_rates=rates, make_optimizer=lambda _, params, model: torch.optim.SGD(model.parameters(), 0.0))
 
     def test_the_used_learning_rate_is_reported(self):
-        class Slow(TorchPPO):
-            def learning_rates(self, lr):
-                return 1e-4
-
-        policy = Slow.make_policy(SEEN, CHOICES, PPO_CONFIG)
+        policy = own(learning_rates=lambda self, lr: 1e-4)
         assert policy.learn_on_batch(experience(policy))["cur_lr"] == 1e-4
 
     def test_a_refused_state_changes_nothing(self):
         policy = make(seed=1)
-        other = of_class(lambda self, params, model: torch.optim.SGD(params, lr=0.0, momentum=0.9))
+        other = own(make_optimizer=lambda self, params, model: torch.optim.SGD(params, lr=0.0, momentum=0.9))
         policy.learn_on_batch(experience(policy))
         before = other.get_weights()  # `other` has no state yet to compare with
         refused(CheckpointError, other.set_state, policy.get_state(), says="different optimizer...adam:Adam...sgd:SGD")
@@ -126,29 +110,27 @@ class TestLosses:
             return out.value.mean(), {}
 
         seen = []
-        cls = type("Own", (TorchPPO,), {"loss": loss, "make_plan": lambda self: UpdatePlan(None, 3)})
-        policy = cls.make_policy(SEEN, CHOICES, PPO_CONFIG)
+        policy = own(loss=loss, make_plan=lambda self: UpdatePlan(None, 3))
         policy.learn_on_batch(experience(policy, rows=64))
         assert len(seen) == 3
         np.testing.assert_allclose(seen, seen[0], rtol=1e-5)
 
     def test_a_loss_without_a_gradient(self):
-        policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: (out.value.mean().detach(), {}))
+        policy = own(loss=lambda self, model, out, *_: (out.value.mean().detach(), {}))
         refused(PolicyError, policy.learn_on_batch, experience(policy), says="has no gradient...detach")
 
     @pytest.mark.parametrize("value", [None, "high", {"a": 1}], ids=["none", "text", "dict"])
     def test_statistics_that_are_no_numbers_are_refused(self, value):
-        policy = of_class(loss=lambda self, model, out, batch, mask, coefficients: (out.value.mean(), {"mine": value}))
+        policy = own(loss=lambda self, model, out, *_: (out.value.mean(), {"mine": value}))
         with pytest.raises(PolicyError, match=rf"statistic 'mine' of the loss(.|\n)*{type(value).__name__}"):
             policy.learn_on_batch(experience(policy))
 
     @pytest.mark.parametrize("rows", [3, 17])
     def test_columns_of_another_length(self, rows):
-        class Own(TorchPPO):
-            def loss_columns(self, batch, rng):
-                return {**super().loss_columns(batch, rng), "alpha": np.ones(rows, np.float32)}
+        def loss_columns(self, batch, rng):
+            return {**TorchPPO.loss_columns(self, batch, rng), "alpha": np.ones(rows, np.float32)}
 
-        policy = Own.make_policy(SEEN, CHOICES, PPO_CONFIG)
+        policy = own(loss_columns=loss_columns)
         with pytest.raises(BatchError, match=rf"loss_columns, column 'alpha'(.|\n)*\({rows},\)(.|\n)*\(16, ...\)"):
             policy.learn_on_batch(experience(policy))
 
@@ -158,7 +140,7 @@ class TestLosses:
             return out.value.mean(), {"always": 1.0, **({"sometimes": float(calls[-1])} if calls[-1] % 2 else {})}
 
         calls = []
-        policy = of_class(loss=loss, num_sgd_iter=1, sgd_minibatch_size=4)
+        policy = own(changes={"num_sgd_iter": 1, "sgd_minibatch_size": 4}, loss=loss)
         assert policy.learn_on_batch(experience(policy))["sometimes"] == 2  # of the steps 1 and 3
 
     def test_an_action_out_of_range_is_nan_and_has_no_gradient_if_masked(self):
@@ -172,7 +154,7 @@ class TestLosses:
         def loss(self, model, out, batch, mask, coefficients):
             return chosen(out.policy, batch["actions"]).mean(), {}  # the actions of the space begin at 2
 
-        policy = of_class(loss=loss)
+        policy = own(loss=loss)
         refused(NonFiniteError, policy.learn_on_batch, experience(policy), says="the loss")
 
 
@@ -185,30 +167,25 @@ class TestPadding:
         for compiled in (False, True):
             config = {"num_sgd_iter": 1, "sgd_minibatch_size": 64, "torch_compile": compiled}
             config["model"] = {"custom_model": Stateful}
-            policy = of_class(loss=lambda self, model, out, *_: (out.value.mean(), {}), **config)
+            policy = own(changes=config, loss=lambda self, model, out, *_: (out.value.mean(), {}))
             policy.learn_on_batch(experience(policy, 9))
             means.append(policy.get_weights()["norm.running_mean"])
         np.testing.assert_allclose(*means, rtol=1e-5)
 
 
 def test_a_model_with_an_attribute_critic_returns_values():
-    class Two(nn.Module):
+    class Two(TwoLinears):
         def __init__(self, observation_space, num_outputs):
-            super().__init__()
-            self.actor, self.critic = nn.Linear(3, num_outputs), nn.Linear(3, 1)
-
-        def forward(self, obs):
-            from rollax import Outputs
-
-            return Outputs(self.actor(obs))
+            super().__init__(observation_space, num_outputs, "no value")
+            self.critic = nn.Linear(3, 1)
 
     class WithMethod(Two):
         def __init__(self, observation_space, num_outputs):
             super().__init__(observation_space, num_outputs)
-            self.values, self.critic = self.critic, None
+            self.critic = None
 
         def critic(self, critic_obs):
-            return self.values(critic_obs)[:, 0]
+            return self.value(critic_obs)[:, 0]
 
     for model in (Two, WithMethod):  # nothing adds the input of the method
         with pytest.raises(PolicyError, match=r"value of the wrong shape(.|\n)*return state values too"):

@@ -6,23 +6,19 @@ import torch
 from torch import nn
 
 from examples.torch_ppo import TorchPPO
-from rollax import Outputs
 from rollax.models.config import ModelConfig
 from rollax.offline.estimators.target_policy import action_probabilities
 from rollax.torch.networks import ActorCritic
-from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same, seen
+from tests.torch.made import experience, make, own, same, seen
+from tests.torch.test_own_models import TwoLinears
 
 
-class Drawing(nn.Module):
+class Drawing(TwoLinears):
     """Adds noise to its outputs, also in evaluation mode."""
 
-    def __init__(self, observation_space, num_outputs):
-        super().__init__()
-        self.policy, self.value = nn.Linear(3, num_outputs), nn.Linear(3, 1)
-
     def forward(self, obs):
-        outputs, values = self.policy(obs), self.value(obs)[:, 0]
-        return Outputs(outputs + torch.randn_like(outputs), values + torch.rand(len(obs)))
+        out = super().forward(obs)
+        return out._replace(policy=out.policy + torch.randn_like(out.policy), value=out.value + torch.rand(len(obs)))
 
 
 class Noisy(Drawing):
@@ -39,8 +35,7 @@ class Noisy(Drawing):
         if self.training:
             self.calls = self.calls + 1
             return super().forward(self.norm(obs))
-        obs = self.norm(obs)
-        return Outputs(self.policy(obs), self.value(obs)[:, 0])
+        return TwoLinears.forward(self, self.norm(obs))
 
 
 class Standardizing(ActorCritic):
@@ -104,13 +99,12 @@ class TestDrawing:
         assert make().behaviour(actions, fetches, explore=True) != {}
 
     def test_with_an_overridden_forward(self):
-        class Spread(TorchPPO):
-            def forward(self, model, columns):
-                out = super().forward(model, columns)
-                return out._replace(policy=out.policy + torch.randn_like(out.policy))
+        def spread(self, model, columns):
+            out = TorchPPO.forward(self, model, columns)
+            return out._replace(policy=out.policy + torch.randn_like(out.policy))
 
         before = torch.get_rng_state()
-        same(*(acted(Spread.make_policy(SEEN, CHOICES, PPO_CONFIG)) for _ in range(2)))
+        same(*(acted(own(forward=spread)) for _ in range(2)))
         assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -1,13 +1,10 @@
 """Parts of a model in PyTorch that are shared, frozen, or replaced, also while it acts."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from examples.torch_ppo import TorchPPO
 from rollax import Outputs, PolicyError, TorchPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ShapeError
@@ -16,8 +13,8 @@ from rollax.policy.targets import periodic_copy, polyak_average
 from rollax.policy.update_plan import UpdatePlan
 from rollax.torch.functional import torch_algorithm
 from tests.env.refused import refused
-from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, experience, make, same
-from tests.torch.test_own_models import TwoLinears
+from tests.torch.made import experience, make, own, same
+from tests.torch.test_own_models import Counter, Replacing, TwoLinears
 
 
 class Part(nn.Module):
@@ -41,10 +38,9 @@ class Shared(nn.Module):
         return Outputs(self.actor(obs), self.critic_net(obs)[:, 0])
 
 
-def with_targets(*parts: str) -> Any:
+def with_targets(*parts):
     plan = UpdatePlan(updated_targets=polyak_average(0.5, parts))
-    made = type("Targets", (TorchPPO,), {"make_plan": lambda self: plan})
-    return made.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Shared}})
+    return own(changes={"model": {"custom_model": Shared}}, make_plan=lambda self: plan)
 
 
 def test_targets_of_an_encoder_that_two_parts_share():
@@ -63,14 +59,6 @@ def test_a_frozen_critic_does_not_change_its_running_statistics():
     assert calls == {policy.learner.num_updates}
 
 
-def test_a_frozen_replacement_of_a_layer_is_named():
-    policy = make(model={"custom_model": TwoLinears})
-    batch = experience(policy)
-    policy.model.value = nn.Linear(3, 1).requires_grad_(False)
-    for call in (lambda: policy.learn_on_batch(batch), policy.get_weights, policy.get_state):
-        refused(PolicyError, call, says="neither trained nor stored...'value.weight', 'value.bias'")
-
-
 def test_another_model_is_refused():
     policy, other = make(), make(seed=1)
     before = policy.get_weights()
@@ -84,11 +72,10 @@ def test_another_model_is_refused():
 
 
 def test_gradients_do_not_change_frozen_parts():
-    class Decays(TorchPPO):
-        def make_optimizer(self, params, model):
-            return torch.optim.AdamW(params, lr=0.0, weight_decay=0.5)
+    def decays(self, params, model):
+        return torch.optim.AdamW(params, lr=0.0, weight_decay=0.5)
 
-    policy = Decays.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": TwoLinears}})
+    policy = own(changes={"model": {"custom_model": TwoLinears}}, make_optimizer=decays)
     batch = experience(policy)
     policy.model.value.requires_grad_(False)
     before = policy.get_weights()
@@ -116,38 +103,18 @@ def test_a_part_that_only_one_policy_trains_is_shared():
         np.testing.assert_array_equal(uses.get_weights()[name], learns.get_weights()[name])
 
 
-def test_weights_of_a_shared_part_that_contradict_each_other_are_refused():
-    policies = {name: make(seed=seed, model={"custom_model": TwoLinears}) for seed, name in enumerate("ab")}
-    shared = SharedVariables({"s": SharedParts(parts=("policy",))}, policies)
-    weights = {name: policy.get_weights() for name, policy in policies.items()}
-    weights["a"]["policy.bias"][0] = np.nan
-    weights["b"]["policy.bias"] = weights["a"]["policy.bias"].copy()
-    shared.refuse_conflicts(weights)  # a NaN is no difference
-    weights["b"]["policy.bias"][0] = 0.0
-    with pytest.raises(PolicyError, match=r"variable 'policy.bias' of policies 'a' and 'b'(.|\n)*1 different"):
-        shared.refuse_conflicts(weights)
-
-
-class Counts(TwoLinears):
-    """Replaces a buffer in each call."""
-
-    def __init__(self, observation_space, num_outputs):
-        super().__init__(observation_space, num_outputs)
-        self.register_buffer("rows", torch.zeros(()))
-
-    def forward(self, obs):
-        self.rows = self.rows + len(obs)
-        return super().forward(obs)
-
-
 def test_buffers_that_acting_replaces_are_weights():
-    policy = make(model={"custom_model": Counts})
+    def count(rows, obs):
+        return rows + len(obs)
+
+    policy = make(model={"custom_model": Replacing, "custom_model_config": {"first": torch.zeros(()), "newer": count}})
+    policy.model.always = True
     before = policy.get_weights()
     policy.compute_actions(np.zeros((5, 3), np.float32))
-    assert policy.get_weights()["rows"] == before["rows"] + 5
+    assert policy.get_weights()["buffer"] == before["buffer"] + 5
     policy.compute_actions(np.zeros((5, 3), np.float32))
     policy.set_weights(before)
-    assert policy.model.rows == before["rows"]
+    assert policy.model.buffer == before["buffer"]
 
 
 class KeepsPolicy(TorchPolicy):
@@ -161,24 +128,16 @@ class KeepsPolicy(TorchPolicy):
         self.optimizer.step()
 
 
-class Keeps(TorchPPO):
-    policy_class = KeepsPolicy
-
-
 def test_the_optimizer_of_a_later_frozen_network_is_stored():
-    policy = Keeps.make_policy(SEEN, CHOICES, PPO_CONFIG)
+    policy = own(policy_class=KeepsPolicy)
     policy.further.requires_grad_(False)
     policy.get_state()
 
 
 def test_further_state_of_a_network_in_an_attribute_is_named():
-    class Norm(nn.Module):
-        def get_extra_state(self):
-            return {"count": 1}
-
     policy = make()
-    policy.norm = Norm()
-    refused(PolicyError, policy.get_state, says="would be lost...attribute 'norm'")
+    policy.counter = Counter()
+    refused(PolicyError, policy.get_state, says="would be lost...attribute 'counter'")
 
 
 def test_a_model_that_cannot_be_copied_is_refused():
@@ -187,25 +146,18 @@ def test_a_model_that_cannot_be_copied_is_refused():
             super().__init__(observation_space, num_outputs)
             self.computed = self.policy.weight * 2
 
-    class Own(TorchPPO):
-        def make_plan(self):
-            return UpdatePlan(updated_targets=periodic_copy(2))
-
+    plan = UpdatePlan(updated_targets=periodic_copy(2))
     with pytest.raises(PolicyError, match=r"cannot be copied(.|\n)*parametrizations"):
-        Own.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": {"custom_model": Computed}})
+        own(changes={"model": {"custom_model": Computed}}, make_plan=lambda self: plan)
 
 
 def test_groups_of_one_part_share_a_norm_bound():
-    class Split(TorchPPO):
-        def learning_rates(self, lr):
-            return dict.fromkeys(["policy", "value"], 1.0)
+    def split(self, params, model):
+        halves = [{**group, "params": [one]} for group in params for one in group["params"]]
+        return torch.optim.SGD(halves, lr=0.0)
 
-        def make_optimizer(self, params, model):
-            halves = [{**group, "params": [one]} for group in params for one in group["params"]]
-            return torch.optim.SGD(halves, lr=0.0)
-
-    config = {**PPO_CONFIG, "grad_clip": 1e-3, "num_sgd_iter": 1, "sgd_minibatch_size": 16}
-    policy = Split.make_policy(SEEN, CHOICES, {**config, "model": {"custom_model": TwoLinears}})
+    config = {"grad_clip": 1e-3, "num_sgd_iter": 1, "sgd_minibatch_size": 16, "model": {"custom_model": TwoLinears}}
+    policy = own(changes=config, make_optimizer=split, learning_rates=lambda self, lr: {"policy": 1.0, "value": 1.0})
     before = policy.get_weights()
     policy.learn_on_batch(experience(policy))
     after = policy.get_weights()
@@ -218,27 +170,15 @@ def test_groups_of_one_part_share_a_norm_bound():
 def test_statistics_of_some_microbatches(by_row):
     calls = []
 
-    class Own(TorchPPO):
-        def make_plan(self):
-            return UpdatePlan(16, 1, microbatch_size=4)
+    def loss(self, model, out, batch, mask, coefficients):
+        calls.append(1)
+        return out.value.mean(), {} if len(calls) > 1 else {"sometimes": mask * 8 if by_row else 8.0}
 
-        def loss(self, model, out, batch, mask, coefficients):
-            loss, statistics = super().loss(model, out, batch, mask, coefficients)
-            calls.append(1)
-            sometimes = {} if len(calls) > 1 else {"sometimes": mask * 8 if by_row else 8.0}
-            return loss, {**statistics, **sometimes}
-
-    policy = Own.make_policy(SEEN, CHOICES, PPO_CONFIG)
+    policy = own(make_plan=lambda self: UpdatePlan(16, 1, microbatch_size=4), loss=loss)
     if by_row:
         refused(ShapeError, policy.learn_on_batch, experience(policy), says="Some microbatches lack...1 of 4")
         return
     assert policy.learn_on_batch(experience(policy))["sometimes"] == 8
-
-
-def test_outputs_in_half_precision_with_a_mask_of_actions():
-    out = Outputs(torch.zeros(1, 4, dtype=torch.float16), torch.ones(1, dtype=torch.float16))
-    found = make().algorithm.forward(lambda obs: out, {"obs": torch.zeros(1, 3)})
-    assert (found.policy.dtype, found.value.dtype) == (torch.float32, torch.float32)
 
 
 def test_each_outputs_has_its_own_dict():

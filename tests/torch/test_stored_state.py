@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from examples.torch_ppo import TorchPPO
-from rollax import Outputs, TorchPolicy
+from rollax import TorchPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import CheckpointError, ConfigError
 from rollax.policy.shared_variables import SharedVariables
 from tests.env.refused import refused
-from tests.torch.made import CHOICES, PPO_CONFIG, SEEN, continues_exactly, experience, make, same
+from tests.torch.made import continues_exactly, experience, make, own, same
+from tests.torch.test_own_models import TwoLinears
 
 
 class CuriousPolicy(TorchPolicy):
@@ -34,18 +35,14 @@ class CuriousPolicy(TorchPolicy):
         return super().learn_on_batch(batch)
 
 
-class Curious(TorchPPO):
-    policy_class = CuriousPolicy
-
-
 def test_state_in_attributes_is_stored():
-    policy, other = (Curious.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": seed}) for seed in (3, 9))
+    policy, other = (own(changes={"seed": seed}, policy_class=CuriousPolicy) for seed in (3, 9))
     continues_exactly(policy, other)
     assert torch.equal(policy.forward_model.weight, other.forward_model.weight)
     assert other.count["steps"].tolist() == [2, 2]
     state = policy.get_state()
-    own = {**state["own"], "forward_model": {".weight": np.zeros(2)}}
-    refused(CheckpointError, policy.set_state, {**state, "own": own}, says="attribute forward_model")
+    stored = {**state["own"], "forward_model": {".weight": np.zeros(2)}}
+    refused(CheckpointError, policy.set_state, {**state, "own": stored}, says="attribute forward_model")
 
 
 class Keeper:
@@ -103,22 +100,12 @@ def test_references_to_stored_objects_are_no_state():
     assert policy.get_state()["own"].keys() == {"network"}
 
 
-@pytest.mark.parametrize("name", ["Adafactor", "NAdam", "SGD"])
-def test_other_optimizers_are_restored(name):
-    class Other(TorchPPO):
-        def make_optimizer(self, params, model):
-            return getattr(torch.optim, name)(params, **({"momentum": 0.9} if name == "SGD" else {}))
-
-    continues_exactly(*(Other.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "seed": seed}) for seed in (1, 2)))
-
-
 def test_a_state_from_before_a_parameter_had_gradients_is_restored():
-    class ValuesFirst(TorchPPO):
-        def loss(self, model, out, batch, mask, coefficients):
-            loss, statistics = super().loss(model, out, batch, mask, coefficients)
-            return loss if coefficients["num_updates"] >= 4 else out.value.square().mean(), statistics
+    def values_first(self, model, out, batch, mask, coefficients):
+        loss, statistics = TorchPPO.loss(self, model, out, batch, mask, coefficients)
+        return loss if coefficients["num_updates"] >= 4 else out.value.square().mean(), statistics
 
-    policy = ValuesFirst.make_policy(SEEN, CHOICES, PPO_CONFIG)
+    policy = own(loss=values_first)
     batch = experience(policy)
     policy.learn_on_batch(batch)  # 4 gradient steps
     state, found = policy.get_state(), []
@@ -130,16 +117,16 @@ def test_a_state_from_before_a_parameter_had_gradients_is_restored():
     same(*found)
 
 
-class Scaled(nn.Module):
+class Scaled(TwoLinears):
     """Has a float64 parameter []."""
 
     def __init__(self, observation_space, num_outputs):
-        super().__init__()
-        self.policy, self.value = nn.Linear(3, num_outputs), nn.Linear(3, 1)
+        super().__init__(observation_space, num_outputs)
         self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def forward(self, obs):
-        return Outputs(self.policy(obs) * self.scale, self.value(obs)[:, 0])
+        out = super().forward(obs)
+        return out._replace(policy=out.policy * self.scale)
 
 
 class Counting(torch.optim.SGD):
@@ -156,14 +143,19 @@ class Counting(torch.optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("optimizer", [None, Counting])
-def test_numbers_and_tensors_of_an_optimizer_keep_their_types(optimizer):
-    class Other(TorchPPO):
-        def make_optimizer(self, params, model):
-            return super().make_optimizer(params, model) if optimizer is None else optimizer(params, lr=0.0)
+OPTIMIZERS = {
+    "Adafactor": (torch.optim.Adafactor, TwoLinears),
+    "NAdam": (torch.optim.NAdam, TwoLinears),
+    "SGD": (partial(torch.optim.SGD, momentum=0.9), TwoLinears),
+    "Adam, float64": (torch.optim.Adam, Scaled),
+    "numbers of Python": (Counting, Scaled),
+}
 
-    config = {**PPO_CONFIG, "model": {"custom_model": Scaled}}
-    continues_exactly(*(Other.make_policy(SEEN, CHOICES, {**config, "seed": seed}) for seed in (1, 2)))
+
+@pytest.mark.parametrize(("optimizer", "model"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_the_state_of_an_optimizer_is_restored_with_its_types(optimizer, model):
+    made = {"make_optimizer": lambda self, params, model: optimizer(params, lr=0.0)}
+    continues_exactly(*(own(changes={"seed": seed, "model": {"custom_model": model}}, **made) for seed in (1, 2)))
 
 
 def test_shared_parts_are_the_same_tensors():

@@ -20,7 +20,7 @@ from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import to_tensors
 from tests.env.refused import refused
-from tests.torch.made import BOX, CHOICES, PPO_CONFIG, REPLAY, SEEN, SMALL, experience, make, same, seen
+from tests.torch.made import BOX, CHOICES, PPO_CONFIG, REPLAY, SEEN, SMALL, experience, make, own, same, seen
 from tests.torch.torch_weights import torch_weights
 
 
@@ -135,12 +135,11 @@ class TestByFunctions:
 
 
 def test_perturbed_parameters_are_refused():
-    class Perturbed(TorchSAC):
-        def make_exploration(self):
-            return ParameterNoise(super().make_exploration(), action_distance, lambda timestep: 0.1, 0.1)
+    def perturbed(self):
+        return ParameterNoise(TorchSAC.make_exploration(self), action_distance, lambda timestep: 0.1, 0.1)
 
-    with pytest.raises(PolicyError, match=r"no effect in PyTorch(.|\n)*Perturbed, make_exploration(.|\n)*Noise"):
-        Perturbed.make_policy(SEEN, BOX, REPLAY)
+    says = "no effect in PyTorch...Own, make_exploration...Noise"
+    refused(PolicyError, own, "TorchSAC", make_exploration=perturbed, says=says)
 
 
 def test_vf_share_layers_without_values_is_refused():

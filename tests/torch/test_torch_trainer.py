@@ -47,19 +47,6 @@ def test_restoring_continues_exactly(run, tmp_path):
         assert continue_training(other, 1) == expected
 
 
-def test_a_policy_is_loaded_from_a_checkpoint(tmp_path):
-    observation = np.array([0.1, 0.2, -0.1, 0.0], np.float32)
-    with TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer:
-        trainer.train()
-        expected = trainer.compute_single_action(observation)
-        path = trainer.save(tmp_path)
-        weights = trainer.get_weights()["default_policy"]
-    policy = load_policy(path, trainer_class=TorchPPOTrainer)
-    assert policy.compute_single_action(observation) == expected
-    same(policy.policy.get_weights(), weights)
-    refused(CheckpointError, load_policy, path, says="not imported without trust in the file")
-
-
 def test_files_of_torch_save_are_refused(tmp_path):
     """The code in the error message also loads tied weights, and sets the target parameters."""
 
@@ -179,15 +166,6 @@ class TorchA3CTrainer(TorchPPOTrainer):
     optimizer_class = AsyncGradientsOptimizer
 
 
-def test_gradients_of_workers_are_applied():
-    with TorchA3CTrainer(env="CartPole-v1", config={**PPO_CONFIG, "rollout_fragment_length": 10}) as trainer:
-        before = trainer.get_weights()["default_policy"]
-        result = trainer.train()
-        after = trainer.get_weights()["default_policy"]
-    assert np.isfinite(result["info"]["learner"]["default_policy"]["policy_loss"])
-    assert any(not np.array_equal(value, after[name]) for name, value in before.items())
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("small_ray")
 @pytest.mark.parametrize("trainer_class", [TorchPPOTrainer, TorchA3CTrainer])
@@ -214,33 +192,6 @@ for trainer_class, config in ((TorchPPOTrainer, {PPO_CONFIG}), (TorchDQNTrainer,
 print([name for name in ("jax", "flax", "optax") if name in sys.modules])
 """
     assert output_of("-c", script, cwd=REPOSITORY) == "[]\n"
-
-
-def test_missing_pytorch_names_the_extra():
-    script = """
-import sys
-sys.modules["torch"] = None
-import rollax
-from rollax.errors import ConfigError
-try:
-    rollax.TorchPolicy
-except ConfigError as error:
-    print(error)
-"""
-    assert "pip install 'rollax[torch]'" in output_of("-c", script)
-
-
-@pytest.mark.long
-def test_trainers_in_jax_import_no_pytorch():
-    script = "import sys; from rollax import PPOTrainer, load_policy; print('torch' in sys.modules)"
-    assert output_of("-c", script) == "False\n"
-
-
-def test_the_class_of_the_trainer_is_stored(tmp_path):
-    with TorchPPOTrainer(env="CartPole-v1", config=PPO_CONFIG) as trainer:
-        path = trainer.save(tmp_path)
-    with Trainer.from_checkpoint(path, trust_code=True) as again:
-        assert type(again) is TorchPPOTrainer
 
 
 def test_a_policy_of_a_gpu_is_loaded_without_one(tmp_path, monkeypatch):

@@ -205,13 +205,9 @@ class TestLosses:
         np.testing.assert_allclose(got, q_learning.q_target(*map(jnp.asarray, arguments)), **NEAR)
 
     def test_actor_critic(self):
-        both(
-            lambda *x: actor_critic.twin_errors(*x, MASK)[0],
-            lambda *x: twins.twin_errors(*x, VALID)[0],
-            normal(2, B),
-            normal(B, seed=1),
-            np.abs(normal(B, seed=2)),
-        )
+        ours, twin = actor_critic.twin_errors, twins.twin_errors
+        arguments = normal(2, B), normal(B, seed=1), np.abs(normal(B, seed=2))
+        both(lambda *x: ours(*x, MASK)[0], lambda *x: twin(*x, VALID)[0], *arguments)
         entropy = np.full(B, -1.0, np.float32)
         both(
             lambda a, x: actor_critic.temperature_loss(a, x, jnp.asarray(entropy), MASK),
@@ -225,14 +221,8 @@ class TestLosses:
 
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
-NESTED = spaces.Dict(
-    {
-        "x": VECTOR,
-        "n": spaces.MultiDiscrete([3, 2], start=[1, 0]),
-        "bytes": spaces.Box(0, 255, (4,), np.uint8),
-        "bits": spaces.MultiBinary(3),
-    }
-)
+WHOLE = {"n": spaces.MultiDiscrete([3, 2], start=[1, 0]), "bytes": spaces.Box(0, 255, (4,), np.uint8)}
+NESTED = spaces.Dict({"x": VECTOR, **WHOLE, "bits": spaces.MultiBinary(3)})
 IMAGE = spaces.Box(0, 255, (3, 12, 10), np.uint8)
 FRAMES = spaces.Box(0, 255, (4, 8, 8), np.uint8)
 CHOICES = spaces.Discrete(4)
@@ -354,12 +344,8 @@ class TestModels:
         sizes = ModelConfig(fcnet_hiddens=(8,), fcnet_activation="relu")
         columns = {"obs": normal(B, 3), "actions": normal(B, *shape)}
         box = spaces.Box(-1, 1, shape, np.float32)
-        same_outputs_and_gradients(
-            ActionValue(VECTOR, box, sizes, rngs=nnx.Rngs(0)),
-            networks.ActionValue(VECTOR, box, sizes),
-            columns,
-            call=lambda model, columns: (model(columns["obs"], columns["actions"]),),
-        )
+        models = ActionValue(VECTOR, box, sizes, rngs=nnx.Rngs(0)), networks.ActionValue(VECTOR, box, sizes)
+        same_outputs_and_gradients(*models, columns, call=lambda model, rows: (model(rows["obs"], rows["actions"]),))
 
     def test_centralized_critic(self):
         agents = 3
@@ -373,12 +359,8 @@ class TestModels:
             "obs": normal(B, 3),
             "other": {"presence": of_others % 3, "parts": ({"obs": normal(B, 2, 3, seed=1), "actions": of_others},)},
         }
-        same_outputs_and_gradients(
-            CentralCritic(space, sizes, rngs=nnx.Rngs(0)),
-            networks.CentralCritic(space, sizes),
-            columns,
-            call=lambda model, columns: (model(columns),),
-        )
+        models = CentralCritic(space, sizes, rngs=nnx.Rngs(0)), networks.CentralCritic(space, sizes)
+        same_outputs_and_gradients(*models, columns, call=lambda model, columns: (model(columns),))
 
     @pytest.mark.parametrize("dueling", [False, True])
     @pytest.mark.parametrize("dtype", [None, np.float32, np.uint8], ids=["dense", "embeddings", "bytes"])

@@ -1,35 +1,28 @@
 """Updates of a `TorchPolicy`: learning rates, targets, microbatches, statistics, interrupts, compiled losses."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from examples.torch_dqn import TorchDQN
-from examples.torch_ppo import TorchPPO
 from examples.torch_sac import TorchSAC
 from rollax.errors import NonFiniteError, PolicyError, ShapeError
+from rollax.policy.update_plan import UpdatePlan
 from tests.env.refused import refused
-from tests.torch.made import BOX, CHOICES, KINDS, PPO_CONFIG, REPLAY, SEEN, experience, make, same
+from tests.torch.made import experience, make, own, same
 
 
 def test_trained_parts_without_a_learning_rate_are_refused():
-    class WithoutRate(TorchSAC):
-        def learning_rates(self, lr):
-            return {"actor": 1e-3, "critics": 1e-3}
-
-    refused(PolicyError, WithoutRate.make_policy, SEEN, BOX, REPLAY, says="no learning rate...log_alpha")
+    rates = {"learning_rates": lambda self, lr: {"actor": 1e-3, "critics": 1e-3}}
+    refused(PolicyError, own, "TorchSAC", says="no learning rate...log_alpha", **rates)
 
 
 def test_errors_use_the_policys_own_random_numbers():
-    class Noisy(TorchDQN):
-        def loss(self, model, out, batch, mask, coefficients):
-            loss, statistics = super().loss(model, out, batch, mask, coefficients)
-            return loss, {**statistics, "td_error": torch.rand(len(mask))}
+    def loss(self, model, out, batch, mask, coefficients):
+        return out.value.mean(), {"td_error": torch.rand(len(mask))}
 
-    one, two = (Noisy.make_policy(SEEN, CHOICES, REPLAY) for _ in range(2))
+    one, two = (own("TorchDQN", loss=loss) for _ in range(2))
     before = torch.get_rng_state()
     np.testing.assert_array_equal(*(policy.td_errors(experience(policy, 5)) for policy in (one, two)))
     assert torch.equal(torch.get_rng_state(), before)
@@ -60,12 +53,11 @@ def test_an_interrupted_update_changes_nothing(monkeypatch):
 
 
 def test_after_an_interrupt_all_parameters_are_trained_again():
-    class Interrupted(TorchSAC):
-        def loss(self, model, out, batch, mask, coefficients):
-            model.critics.requires_grad_(False)  # as in `frozen`
-            raise KeyboardInterrupt
+    def interrupted(self, model, *_):
+        model.critics.requires_grad_(False)  # as in `frozen`
+        raise KeyboardInterrupt
 
-    policy = Interrupted.make_policy(SEEN, BOX, REPLAY)
+    policy = own("TorchSAC", loss=interrupted)
     with pytest.raises(KeyboardInterrupt):
         policy.learn_on_batch(experience(policy))
     assert all(parameter.requires_grad for parameter in policy.model.parameters())
@@ -91,12 +83,9 @@ def test_an_interrupt_while_a_failed_update_is_repeated_changes_nothing(monkeypa
 
 
 def test_a_step_before_which_the_update_stops_changes_nothing():
-    class Stopping(TorchPPO):
-        def make_plan(self):
-            return replace(super().make_plan(), stops=lambda statistics: statistics["total_loss"] < np.inf)
-
+    plan = UpdatePlan(8, 2, stops=lambda statistics: statistics["total_loss"] < np.inf)
     model = {"fcnet_hiddens": (8,), "normalization": "batch", "normalize_observations": True}
-    policy = Stopping.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "model": model})
+    policy = own(changes={"model": model}, make_plan=lambda self: plan)
     before = policy.get_weights()
     policy.learn_on_batch(experience(policy))
     same(policy.get_weights(), before)
@@ -127,15 +116,12 @@ def test_interrupted_gradients_change_nothing(monkeypatch):
 def test_statistics_are_those_before_each_step():
     seen = []
 
-    class Counting(TorchSAC):
-        statistics = (*TorchSAC.statistics, "log_alpha", "rows")
+    def loss(self, model, out, batch, mask, coefficients):
+        loss, found = TorchSAC.loss(self, model, out, batch, mask, coefficients)
+        seen.append(model.log_alpha.item())
+        return loss, {**found, "log_alpha": model.log_alpha, "rows": mask.sum().long()}
 
-        def loss(self, model, out, batch, mask, coefficients):
-            loss, found = super().loss(model, out, batch, mask, coefficients)
-            seen.append(model.log_alpha.item())
-            return loss, {**found, "log_alpha": model.log_alpha, "rows": mask.sum().long()}
-
-    policy = Counting.make_policy(SEEN, BOX, REPLAY)
+    policy = own("TorchSAC", loss=loss, statistics=(*TorchSAC.statistics, "log_alpha", "rows"))
     found = policy.learn_on_batch(experience(policy))
     assert len(set(seen)) == 2
     assert found["log_alpha"] == pytest.approx(np.mean(seen), abs=1e-7)
@@ -143,13 +129,11 @@ def test_statistics_are_those_before_each_step():
 
 
 def test_statistics_may_be_numbers():
-    class Numbers(TorchDQN):
-        def loss(self, model, out, batch, mask, coefficients):
-            loss, found = super().loss(model, out, batch, mask, coefficients)
-            errors = found["td_error"].detach().numpy()
-            return loss, {**found, "two": 2, "half": 0.5, "largest": errors.max(), "td_error": errors}
+    def loss(self, model, out, batch, mask, coefficients):
+        errors = out.value.detach().numpy()
+        return out.value.mean(), {"two": 2, "half": 0.5, "largest": errors.max(), "td_error": errors}
 
-    policy = Numbers.make_policy(SEEN, CHOICES, REPLAY)
+    policy = own("TorchDQN", loss=loss)
     batch = experience(policy, 8)
     for found in (policy.compute_gradients(batch)[1], policy.learn_on_batch(batch)):
         assert (found["two"], found["half"]) == (2, 0.5)
@@ -157,11 +141,7 @@ def test_statistics_may_be_numbers():
 
 
 def test_gradients_of_parameters_outside_the_optimizer_do_not_accumulate():
-    class OnlyPolicy(TorchPPO):
-        def make_optimizer(self, params, model):
-            return torch.optim.SGD(model.policy_head.parameters(), lr=0.0)
-
-    policy = OnlyPolicy.make_policy(SEEN, CHOICES, PPO_CONFIG)
+    policy = own(make_optimizer=lambda _, params, model: torch.optim.SGD(model.policy_head.parameters(), lr=0.0))
     batch = experience(policy)
     first, second = (policy.compute_gradients(batch)[0] for _ in range(2))
     same(first, second)
@@ -169,12 +149,7 @@ def test_gradients_of_parameters_outside_the_optimizer_do_not_accumulate():
 
 def test_the_norm_of_a_part_with_a_single_number_can_overflow_too():
     """Adam's second moment of it would be infinite, and the temperature constant from then on."""
-
-    class InParts(TorchSAC):
-        def learning_rates(self, lr):
-            return dict.fromkeys(("actor", "critics", "log_alpha"), 1e-3)
-
-    policy = InParts.make_policy(SEEN, BOX, REPLAY)
+    policy = own("TorchSAC", learning_rates=lambda self, lr: dict.fromkeys(("actor", "critics", "log_alpha"), 1e-3))
     gradients, _ = policy.compute_gradients(experience(policy))
     large = np.full_like(gradients["log_alpha"], 1e30)
     refused(NonFiniteError, policy.apply_gradients, {**gradients, "log_alpha": large}, says="the norm of the gradient")
@@ -182,12 +157,7 @@ def test_the_norm_of_a_part_with_a_single_number_can_overflow_too():
 
 
 def test_statistics_by_row_of_a_model_with_memory_have_one_number_for_each_sequence():
-    class ByRow(TorchPPO):
-        def loss(self, model, out, batch, mask, coefficients):
-            loss, statistics = super().loss(model, out, batch, mask, coefficients)
-            return loss, {**statistics, "td_error": out.value}
-
-    policy = ByRow.make_policy(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
+    policy = own("TorchPPO-LSTM", loss=lambda self, model, out, *_: (out.value.mean(), {"td_error": out.value}))
     refused(ShapeError, policy.learn_on_batch, experience(policy), says="'td_error'...for each sequence")
 
 
@@ -202,13 +172,12 @@ def test_other_coefficients_do_not_recompile_the_loss(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", partial(compiled, backend=backend))
 
-    class Decaying(TorchPPO):
-        def loss(self, model, out, batch, mask, coefficients):
-            entropy = out.policy.square().mean() * coefficients["entropy_coeff"]
-            return entropy / (1 + coefficients["num_updates"]), {}
+    def decaying(self, model, out, batch, mask, coefficients):
+        entropy = out.policy.square().mean() * coefficients["entropy_coeff"]
+        return entropy / (1 + coefficients["num_updates"]), {}
 
     schedule = {"entropy_coeff_schedule": [[0, 0.1], [100, 0.0]]}
-    policy = Decaying.make_policy(SEEN, CHOICES, {**PPO_CONFIG, "torch_compile": True, **schedule})
+    policy = own(changes={"torch_compile": True, **schedule}, loss=decaying)
     policy.learn_on_batch(experience(policy))
     first = len(graphs)
     policy.timestep = 50
