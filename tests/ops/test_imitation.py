@@ -2,17 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
-import pytest
 
 from rollax.errors import ShapeError
 from rollax.ops import imitation
 from rollax.ops.imitation import advantage_weights, behaviour_regularized_loss, expectile_loss, squared_distances
-
-
-def array(*numbers):
-    return jnp.array(numbers, jnp.float32)
+from tests.env.refused import raised
+from tests.ops.test_actor_critic import array
 
 
 class TestWeights:
@@ -62,11 +58,10 @@ class TestExpectile:
 
 
 class TestBehaviourRegularized:
-    def test_distances(self):
+    def test_distances(self, own_checks):
         found = squared_distances(jnp.ones((2, 3, 1)), jnp.array([[[1.0], [0], [3]], [[1], [1], [-1]]]))
         np.testing.assert_allclose(found, [[0, 1, 4], [0, 0, 4]])
-        with pytest.raises((ShapeError, jaxtyping.TypeCheckError), match="squared_distances"):
-            squared_distances(jnp.ones((2, 3)), jnp.ones((2, 1)))
+        raised(ShapeError, squared_distances, jnp.ones((2, 3)), jnp.ones((2, 1)), says="squared_distances")
 
     def test_loss_and_gradients(self):
         # mean |Q| of 4, -2 is 3 (the third row is padding): λ = 1.5 / 3 = ½. Loss: (5 - 2 + 1 + 1) / 2

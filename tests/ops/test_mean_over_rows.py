@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -10,9 +9,8 @@ from rollax.errors import ShapeError
 from rollax.ops.mean_over_rows import masked_mean
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_masked_mean(compiled):
-    mean = jax.jit(masked_mean) if compiled else masked_mean
+def test_masked_mean(wrap):
+    mean = wrap(masked_mean)
     x = jnp.array([[1.0, 2.0, 30.0], [4.0, 50.0, 60.0]])
     mask = jnp.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     # (1 + 2 + 4) / 3; each valid entry has a gradient of 1/3.
@@ -33,8 +31,7 @@ def test_no_valid_entry_gives_zero_without_gradient():
 
 
 @pytest.mark.parametrize("shape", [(3,), (1,), (4, 1), (1, 4), ()])
-def test_wrong_shape_raises(shape, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_wrong_shape_raises(shape, own_checks):
     with pytest.raises(ShapeError, match=r"(?s)x \(4,\), mask.*expected:"):
         masked_mean(jnp.ones(4), jnp.ones(shape))
     with pytest.raises(ValueError, match="differ in shape"):

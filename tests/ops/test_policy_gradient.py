@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -16,12 +15,7 @@ from rollax.ops.policy_gradient import (
 )
 from tests.env.refused import raised
 
-COMPILED = pytest.mark.parametrize(
-    "wrap", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="compiled")]
-)
 
-
-@COMPILED
 def test_clip_fraction(wrap):
     #   ratios 1.5, 0.5, 1.1, 0.9 and a row of padding: two of four are outside of [0.8, 1.2], all of [0.95, 1.05]
     ratios = jnp.array([1.5, 0.5, 1.1, 0.9, 9.0])
@@ -31,7 +25,6 @@ def test_clip_fraction(wrap):
     assert wrap(lambda *columns: clip_fraction(*columns, clip=0.05))(logp, old_logp, mask) == 1.0
 
 
-@COMPILED
 def test_clipped_surrogate(wrap):
     #   step  ratio   A    r·A   clip(r)·A   min
     #    0     1.5    2    3.0      2.4      2.4   clip binds from above
@@ -65,7 +58,6 @@ def test_clipped_surrogate_is_finite_with_enormous_ratios_and_nan_padding():
     assert gradient.tolist() == [0, -0.5, 0]
 
 
-@COMPILED
 def test_policy_gradient_loss(wrap):
     # -(2·(-1) + (-3)·(-0.5) + 1·(-2))/3 = 2.5/3; gradient -A/3, zero in the padding.
     logp, advantages = jnp.array([-1.0, -0.5, -2.0, jnp.inf]), jnp.array([2.0, -3.0, 1.0, jnp.nan])
@@ -76,7 +68,6 @@ def test_policy_gradient_loss(wrap):
     assert (gradients[1] == 0).all()
 
 
-@COMPILED
 @pytest.mark.parametrize(("kl", "expected"), [(0.021, 0.3), (0.019, 0.2), (0.0051, 0.2), (0.0049, 0.1), (0.0, 0.1)])
 def test_adapted_kl_coeff(wrap, kl, expected):
     # Target 0.01: above 0.02 the coefficient 0.2 grows by half, below 0.005 it halves.
@@ -95,8 +86,7 @@ def test_kl_coefficient_stays_above_zero():
 
 @pytest.mark.parametrize("shape", [(3,), (1,), (4, 1)])
 @pytest.mark.parametrize("place", range(4))
-def test_wrong_shapes_raise(shape, place, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_wrong_shapes_raise(shape, place, own_checks):
     columns = [jnp.ones(4)] * 4
     columns[place] = jnp.ones(shape)
     raised(ShapeError, clipped_surrogate, *columns, says="where:    clipped_surrogate...got:...expected:", clip=0.2)
@@ -104,7 +94,6 @@ def test_wrong_shapes_raise(shape, place, monkeypatch):
         raised(ShapeError, jax.jit(policy_gradient_loss), *columns[1:], says="policy_gradient_loss")
 
 
-@COMPILED
 def test_truncated_reference(wrap):
     #   row    π     π'    μ   μ/π'  max(π', μ/2)  ratio π / max(π', μ/2)
     #    0   .30   .20   .10   1/2      .20          1.5
@@ -120,6 +109,5 @@ def test_truncated_reference(wrap):
     np.testing.assert_allclose(jnp.exp(reference), 0.05, rtol=1e-5)
 
 
-def test_truncated_reference_refuses_other_shapes(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_truncated_reference_refuses_other_shapes(own_checks):
     raised(ShapeError, truncated_reference, jnp.zeros(3), jnp.zeros((3, 1)), says="behaviour_logp")

@@ -1,12 +1,9 @@
 """Targets and losses of Q-learning against numbers derived by hand, and against rlax."""
 
-import importlib
-import warnings
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -14,29 +11,14 @@ from rollax.errors import ShapeError
 from rollax.ops import q_learning
 from rollax.ops.q_learning import categorical_cross_entropy, chosen, dueling, huber, projected, q_target, unscaled
 from tests.env.refused import raised
-
-each_way = pytest.mark.parametrize(
-    "way", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="jitted")]
-)
+from tests.ops.test_actor_critic import array
 
 
-@pytest.fixture(scope="module")
-def rlax():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependencies use names that JAX deprecates
-        return importlib.import_module("rlax")
-
-
-def array(*values):
-    return jnp.array(values, jnp.float32)
-
-
-@each_way
-def test_chosen(way):
+def test_chosen(wrap):
     table = jnp.arange(6.0).reshape(2, 3)
-    np.testing.assert_array_equal(way(chosen)(table, jnp.array([2, 0])), [2, 3])
-    np.testing.assert_array_equal(way(chosen)(table, jnp.array([-1, 3])), [np.nan, np.nan])  # -1 was the last entry
-    gradient = way(jax.grad(lambda values: chosen(values, jnp.array([-1, 1])).sum()))(table)
+    np.testing.assert_array_equal(wrap(chosen)(table, jnp.array([2, 0])), [2, 3])
+    np.testing.assert_array_equal(wrap(chosen)(table, jnp.array([-1, 3])), [np.nan, np.nan])  # -1 was the last entry
+    gradient = wrap(jax.grad(lambda values: chosen(values, jnp.array([-1, 1])).sum()))(table)
     np.testing.assert_array_equal(gradient, [[0, 0, 0], [0, 1, 0]])
 
 
@@ -44,10 +26,9 @@ class TestQTarget:
     rewards, discounts = array(1, 2, 3), array(0.5, 0.5, 0)
     next_values = jnp.array([[1.0, 4.0], [6.0, 2.0], [8.0, 9.0]])
 
-    @each_way
-    def test_target_network_as_selector(self, way):
+    def test_target_network_as_selector(self, wrap):
         # 1 + 0.5 * max(1, 4) = 3;  2 + 0.5 * 6 = 5;  the third has terminated: 3
-        target = way(q_target)(self.rewards, self.discounts, self.next_values, self.next_values)
+        target = wrap(q_target)(self.rewards, self.discounts, self.next_values, self.next_values)
         np.testing.assert_allclose(target, [3, 5, 3])
 
     def test_double(self):
@@ -72,16 +53,14 @@ class TestQTarget:
         columns = values, rng.integers(4, size=7), rewards, discounts, next_values, selector
         np.testing.assert_allclose(*both(*columns), rtol=1e-5, atol=1e-6)
 
-    def test_shapes(self, monkeypatch):
-        monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    def test_shapes(self, own_checks):
         raised(ShapeError, q_target, self.rewards, self.discounts[:2], self.next_values, self.next_values)
         raised(ShapeError, q_target, self.rewards, self.discounts, self.next_values, self.next_values[:, :1])
 
 
-@each_way
-def test_huber(way):
+def test_huber(wrap):
     # inside ½ e²: ½ 0.25 = 0.125; at the border 0.5; outside 1 * (3 - 0.5) = 2.5
-    np.testing.assert_allclose(way(huber)(array(-0.5, 1, 3)), [0.125, 0.5, 2.5])
+    np.testing.assert_allclose(wrap(huber)(array(-0.5, 1, 3)), [0.125, 0.5, 2.5])
     np.testing.assert_allclose(jax.vmap(jax.grad(lambda e: huber(e[None])[0]))(array(-0.5, 1, 3)), [-0.5, 1, 1])
     # δ = 2: ½ 1 = 0.5; 2 * (3 - 1) = 4
     np.testing.assert_allclose(huber(array(1, -3), delta=2.0), [0.5, 4])
@@ -90,14 +69,13 @@ def test_huber(way):
 class TestProjected:
     support = array(0, 1, 2)
 
-    @each_way
-    def test_between_atoms(self, way):
+    def test_between_atoms(self, wrap):
         # row 0: r = 0.25, γ = 1: atoms at 0.25, 1.25, 2 (2.25 clipped). p = (.5, .5, 0):
         #   0.25 -> .75 to 0, .25 to 1; 1.25 -> .75 to 1, .25 to 2, each times .5: (.375, .5, .125)
         # row 1: terminated, r = 2: all on the last atom, for any p
         # row 2: r = -5: all on the first one
         probabilities = jnp.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
-        result = way(projected)(probabilities, array(0.25, 2, -5), array(1, 0, 1), self.support)
+        result = wrap(projected)(probabilities, array(0.25, 2, -5), array(1, 0, 1), self.support)
         np.testing.assert_allclose(result, [[0.375, 0.5, 0.125], [0, 0, 1], [1, 0, 0]], atol=1e-7)
 
     def test_equals_rlax(self, rlax):
@@ -131,65 +109,59 @@ class TestProjected:
         np.testing.assert_allclose(result, np.eye(atoms)[[-1, -1]], atol=1e-5)
 
 
-@each_way
-def test_categorical_cross_entropy(way):
+def test_categorical_cross_entropy(wrap):
     # logits (0, ln 3): p = (¼, ¾). Row 0: -(½ ln ¼ + ½ ln ¾); row 1: -ln ¾
     logits = jnp.log(jnp.array([[1.0, 3.0], [1.0, 3.0]]))
     target = jnp.array([[0.5, 0.5], [0.0, 1.0]])
     expected = [-(np.log(0.25) + np.log(0.75)) / 2, -np.log(0.75)]
-    np.testing.assert_allclose(way(categorical_cross_entropy)(target, logits), expected, rtol=1e-6)
+    np.testing.assert_allclose(wrap(categorical_cross_entropy)(target, logits), expected, rtol=1e-6)
     # its gradient is p - m
     gradient = jax.jit(jax.grad(lambda x: categorical_cross_entropy(target, x).sum()))(logits)
     np.testing.assert_allclose(gradient, [[-0.25, 0.25], [0.25, -0.25]], atol=1e-6)
 
 
-@each_way
-def test_categorical_entropy(way):
+def test_categorical_entropy(wrap):
     probabilities = jnp.array([[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]])
     expected = [np.log(2), 0, np.log(4) - 0.75 * np.log(3)]
-    np.testing.assert_allclose(way(q_learning.categorical_entropy)(probabilities), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(wrap(q_learning.categorical_entropy)(probabilities), expected, rtol=1e-6, atol=1e-7)
     # It is the minimum of the cross-entropy with these probabilities.
     least = categorical_cross_entropy(probabilities[2:], jnp.log(probabilities[2:]))
     np.testing.assert_allclose(least, expected[2:], rtol=1e-6)
 
 
-@each_way
-def test_quantile_huber(way):
+def test_quantile_huber(wrap):
     # M = 2: τ = ¼, ¾. Targets 1 and 5; errors u = y - θ, and |τ - 1{u < 0}| huber(u):
     #   row 0   θ = 0:  u = 1, 5:   ¼ · ½ = 0.125,  ¼ · 4.5 = 1.125
     #           θ = 2:  u = -1, 3:  ¼ · ½ = 0.125,  ¾ · 2.5 = 1.875      sum 3.25
     #   row 1   θ = 1:  u = 0, 4:   0,              ¼ · 3.5 = 0.875
     #           θ = 6:  u = -5, -1: ¼ · 4.5 = 1.125, ¼ · ½ = 0.125       sum 2.125
     quantiles, targets = array([0, 2], [1, 6]), array([1, 5], [1, 5])
-    np.testing.assert_allclose(way(q_learning.quantile_huber)(quantiles, targets), [3.25 / 4, 2.125 / 4], rtol=1e-6)
+    np.testing.assert_allclose(wrap(q_learning.quantile_huber)(quantiles, targets), [3.25 / 4, 2.125 / 4], rtol=1e-6)
     # By θ: -|τ - 1{u < 0}| clip(u, -1, 1) / 4. Row 0: -(¼ + ¼), ¼ - ¾; row 1: -(0 + ¼), ¼ + ¼.
     by_theta, by_y = jax.jit(jax.grad(lambda *args: q_learning.quantile_huber(*args).sum(), (0, 1)))(quantiles, targets)
     np.testing.assert_allclose(by_theta, array([-0.5, -0.5], [-0.25, 0.5]) / 4, rtol=1e-6)
     np.testing.assert_array_equal(by_y, 0)
 
 
-@each_way
-def test_the_largest_quantiles_of_all_critics_together_are_dropped(way):
+def test_the_largest_quantiles_of_all_critics_together_are_dropped(wrap):
     # Two critics (N = 2), two rows, three quantiles (M = 3), d = 1: the two largest of each row's six. In row 0 both
     # are those of critic 1, in row 1 each critic has one.
     quantiles = array([[3, 1, 2], [9, 0, 5]], [[8, 4, 7], [6, 10, 1]])
-    found = way(partial(q_learning.lowest_quantiles, dropped=1))(quantiles)
+    found = wrap(partial(q_learning.lowest_quantiles, dropped=1))(quantiles)
     np.testing.assert_array_equal(found, [[1, 2, 3, 4], [0, 1, 5, 6]])
     np.testing.assert_array_equal(q_learning.lowest_quantiles(quantiles, 0)[0], [1, 2, 3, 4, 7, 8])
 
 
-@each_way
-def test_dueling(way):
+def test_dueling(wrap):
     # row 0: 10 + (1, 2, 6) - 3 = (8, 9, 13); row 1: 1 + (0, 0, 3) - 1 = (0, 0, 3)
     advantages = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
-    np.testing.assert_allclose(way(dueling)(jnp.array([[10.0], [1.0]]), advantages), [[8, 9, 13], [0, 0, 3]])
+    np.testing.assert_allclose(wrap(dueling)(jnp.array([[10.0], [1.0]]), advantages), [[8, 9, 13], [0, 0, 3]])
 
 
-@each_way
-def test_dueling_of_some_actions(way):
+def test_dueling_of_some_actions(wrap):
     # The mean is that of valid ones. row 0: 10 + (1, 2, 6) - (1 + 6)/2; row 1: 1 + (0, 0, 3) - 3
     advantages, valid = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]]), jnp.array([[1, 0, 1], [0, 0, 1]], bool)
-    found = way(dueling)(jnp.array([[10.0], [1.0]]), advantages, valid)
+    found = wrap(dueling)(jnp.array([[10.0], [1.0]]), advantages, valid)
     np.testing.assert_allclose(found, [[7.5, 8.5, 12.5], [-2, -2, 1]])
 
 

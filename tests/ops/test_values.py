@@ -2,19 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
 from rollax.ops.values import explained_variance, value_loss
 
-COMPILED = pytest.mark.parametrize(
-    "wrap", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="compiled")]
-)
 
-
-@COMPILED
 def test_value_loss(wrap):
     #   row   V    G   (V - G)²   min(·, 10)   gradient 2 (V - G)/3
     #    0    1    3       4           4           -4/3
@@ -36,7 +30,6 @@ def test_value_loss(wrap):
     assert value == pytest.approx(22 / 3)
 
 
-@COMPILED
 def test_explained_variance(wrap):
     # Targets 1 2 3 6: mean 3, variance (4 + 1 + 0 + 9)/4 = 3.5. Errors 1 -1 1 -1: mean 0, variance 1. 1 - 1/3.5 = 5/7.
     targets, predictions = jnp.array([1.0, 2.0, 3.0, 6.0, 99.0]), jnp.array([0.0, 3.0, 2.0, 7.0, jnp.nan])
@@ -49,7 +42,6 @@ def test_explained_variance(wrap):
     assert ev(targets, -targets, mask) == pytest.approx(-3)
 
 
-@COMPILED
 def test_explained_variance_of_constant_targets(wrap):
     # The mean of a thousand 0.1 is not exactly 0.1 in float32: rounding must not count as variance.
     constant, mask = jnp.full(1000, 0.1), jnp.ones(1000)
@@ -62,7 +54,6 @@ def test_explained_variance_of_constant_targets(wrap):
     assert ev(constant, other, 0 * mask) == 1
 
 
-@COMPILED
 def test_several_value_heads(wrap):
     # Squared errors 4, 16, 9 in head 0 and 1, 0, 4 in head 1, of which the third row is padding: 20/2 + 1/2. Bounded
     # by 10: 14/2 + 1/2. The gradients of head 0 are 2 (V - G) / 2, without the bounded row.
@@ -79,8 +70,7 @@ def test_several_value_heads(wrap):
 
 @pytest.mark.parametrize("shape", [(3,), (1,), (4, 1)])
 @pytest.mark.parametrize("place", range(3))
-def test_wrong_shapes_raise(shape, place, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_wrong_shapes_raise(shape, place, own_checks):
     columns = [jnp.ones(4)] * 3
     columns[place] = jnp.ones(shape)
     for f in (value_loss, explained_variance):
