@@ -5,13 +5,8 @@ import os
 import gymnasium as gym
 import numpy as np
 
-SMALL = {
-    "train_batch_size": 32,
-    "sgd_minibatch_size": 16,
-    "num_sgd_iter": 2,
-    "model": {"fcnet_hiddens": [4]},
-    "seed": 0,
-}
+SMALL = {"train_batch_size": 32, "sgd_minibatch_size": 16, "num_sgd_iter": 2}
+SMALL |= {"model": {"fcnet_hiddens": [4]}, "seed": 0}
 EPISODE = 4
 
 

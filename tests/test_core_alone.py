@@ -1,15 +1,13 @@
 """The core trains, evaluates, saves and restores without the folders of its extensions."""
 
 import ast
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import rollax
+from tests.python_process import output_of
 
 EXTENSIONS = ("many", "offline", "search", "selfplay", "serving", "torch")
 SCRIPT = """
@@ -67,15 +65,8 @@ def core_alone(tmp_path_factory) -> Path:
 
 @pytest.mark.long
 def test_algorithms_of_the_core(core_alone):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(folder=str(core_alone))],
-        cwd=core_alone,
-        env={**os.environ, "PYTHONPATH": str(core_alone)},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    algorithms = set(ast.literal_eval(done.stdout.strip().splitlines()[-1]))
+    script = SCRIPT.format(folder=str(core_alone))
+    output = output_of("-c", script, cwd=core_alone, env={"PYTHONPATH": str(core_alone)})
+    algorithms = set(ast.literal_eval(output.strip().splitlines()[-1]))
     assert {"PPO", "DQN", "SAC", "IMPALA"} <= algorithms
     assert not {"BC", "CQL", "ES", "ARS"} & algorithms

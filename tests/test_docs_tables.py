@@ -3,7 +3,6 @@
 import inspect
 import re
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -13,7 +12,6 @@ from rollax import (
     ConfigError,
     DDPGConfig,
     DQNConfig,
-    MultiAgentEnv,
     PPOConfig,
     RolloutWorker,
     SACConfig,
@@ -26,30 +24,18 @@ from rollax.config import TrainerConfig
 from rollax.config.replay_groups import ReplayFields
 from rollax.rollout.episode import Episode
 from rollax.search.config import SearchFields
+from tests.algorithms.envs import TwoAgents
 from tests.test_docs import REPOSITORY, table
 
 DOCS = REPOSITORY / "docs"
 ALWAYS = {"terminateds", "truncateds", "eps_id"}
 
 
-class Pair(MultiAgentEnv):
-    """Two agents that see nothing, to be a group of QMIX."""
-
-    observation_space = action_space = gym.spaces.Discrete(2)
-    possible_agents = ("left", "right")
-
-    def reset(self, *, seed=None, options=None):
-        return {"left": 0, "right": 0}, {}
-
-    def step(self, actions):
-        return {"left": 0, "right": 0}, {"left": 0.0}, {"__all__": False}, {"__all__": False}, {}
-
-
 ENVIRONMENTS = {
     **dict.fromkeys(
         ("SAC", "FlashSAC", "TQC", "CrossQ", "TD7", "TD3", "DDPG", "APEX_DDPG", "CQL", "TD3BC"), "Pendulum-v1"
     ),
-    **dict.fromkeys(("QMIX", "VDN"), lambda _: Pair().with_agent_groups({"pair": ["left", "right"]})),
+    **dict.fromkeys(("QMIX", "VDN"), lambda _: TwoAgents().with_agent_groups({"pair": ["left", "right"]})),
 }
 
 

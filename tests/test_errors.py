@@ -25,20 +25,12 @@ from rollax.errors.recurring import RecurringErrors
 from rollax.rollout.policy_mapping import PolicyMapping
 from tests.env.refused import refused
 
+PAIRS = {("", ""): 0, ("lamda", "lambda"): 1, ("gmama", "gamma"): 1, ("", "ab"): 2, ("abc", "xbz"): 2}
 
-@pytest.mark.parametrize(
-    ("a", "b", "errors"),
-    [
-        ("", "", 0),
-        ("", "ab", 2),
-        ("lamda", "lambda", 1),
-        ("gmama", "gamma", 1),
-        ("abc", "xbz", 2),
-        ("kitten", "sitting", 3),
-    ],
-)
-def test_errors_are_counted(a, b, errors):
-    assert typing_errors(a, b) == typing_errors(b, a) == errors
+
+@pytest.mark.parametrize(("pair", "errors"), [*PAIRS.items(), (("kitten", "sitting"), 3)])
+def test_errors_are_counted(pair, errors):
+    assert typing_errors(*pair) == typing_errors(*reversed(pair)) == errors
 
 
 def test_one_error_for_six_letters():

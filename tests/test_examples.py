@@ -16,18 +16,9 @@ from tests.pages import REPOSITORY
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 # Five iterations, which include a report of progress; fewer where they take minutes.
-ITERATIONS = {
-    "torch_sac": 1,
-    "crossq": 1,
-    "tqc": 1,
-    "r2d2": 1,
-    "her": 1,
-    "pettingzoo_aec": 2,
-    "remote_envs": 2,
-    "hierarchical_maze": 2,
-    "compare_two_policies": 2,
-    "learn_from_a_log": 2,
-}
+ONE = ("torch_sac", "crossq", "tqc", "r2d2", "her")
+TWO = ("pettingzoo_aec", "remote_envs", "hierarchical_maze", "compare_two_policies", "learn_from_a_log")
+ITERATIONS = {**dict.fromkeys(ONE, 1), **dict.fromkeys(TWO, 2)}
 
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 each_example_at_length = pytest.mark.parametrize(

@@ -52,25 +52,23 @@ def test_writing_one_is_a_named_error(write, path, trainer, tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+def denied(path: Any = ".") -> Any:
+    raise PermissionError(13, "Permission denied", path)
+
+
 WRITES_DATA = {**WRITTEN, "data": lambda _, path: new_folder(path).__enter__()}
 
 
 @pytest.mark.parametrize("what", ["fit", "record", "data"])
 def test_a_folder_that_cannot_be_listed_is_a_named_error_or_none(what, trainer, tmp_path, monkeypatch):
-    def refused(path: Any = ".") -> list[str]:
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(os, "listdir", refused)
-    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(os, "listdir", denied)
+    monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(RollaxError) if what != "record" else nullcontext():
         WRITES_DATA[what](trainer, str(tmp_path))
 
 
 def test_data_that_may_not_be_read_are_a_named_error(tmp_path, monkeypatch):
-    def refused(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(reader, "_format_of", refused)
+    monkeypatch.setattr(reader, "_format_of", denied)
     (tmp_path / "a.jsonl").touch()
     for path in (tmp_path, tmp_path / "a.jsonl"):
         raised(DatasetError, open_dataset, path, says="Permission denied")

@@ -59,6 +59,10 @@ class TestClass:
         assert "pip install 'rollax[ray-tune]'" in done.stderr
 
 
+OF_ALL_KINDS = {"num_workers": 2, "num_cpus_for_driver": 3, "num_gpus": 0.5, "num_cpus_per_worker": 1.5}
+OF_ALL_KINDS |= {"num_gpus_per_worker": 0.25, "custom_resources_per_worker": {"simulator": 2}}
+
+
 class TestResources:
     @pytest.fixture(autouse=True)
     def _without_a_cluster(self, monkeypatch):
@@ -70,17 +74,7 @@ class TestResources:
             ({}, [{"CPU": 1}]),
             ({"num_workers": 2}, [{"CPU": 1}] * 3),
             ({"num_workers": 1, "evaluation_num_workers": 2}, [{"CPU": 1}] * 4),
-            (
-                {
-                    "num_workers": 2,
-                    "num_cpus_for_driver": 3,
-                    "num_gpus": 0.5,
-                    "num_cpus_per_worker": 1.5,
-                    "num_gpus_per_worker": 0.25,
-                    "custom_resources_per_worker": {"simulator": 2},
-                },
-                [{"CPU": 3, "GPU": 0.5}, *[{"CPU": 1.5, "GPU": 0.25, "simulator": 2}] * 2],
-            ),
+            (OF_ALL_KINDS, [{"CPU": 3, "GPU": 0.5}, *[{"CPU": 1.5, "GPU": 0.25, "simulator": 2}] * 2]),
             ({"num_workers": 2, "num_cpus_per_worker": 0}, [{"CPU": 1}]),
             ({"num_cpus_for_driver": 0}, [{"CPU": 0.001}]),
             ({"num_workers": "many", "num_cpus_for_driver": 3}, [{"CPU": 1}]),
@@ -119,14 +113,8 @@ class TestResources:
 
 class TestResults:
     def test_plain_values(self):
-        given = {
-            "a": None,
-            1: [np.float32(0.5), np.arange(2)],
-            "b": {"c": (True, "text")},
-            "d": float("inf"),
-            "e": Path("ok"),
-        }
-        text = json.dumps(plain(given))
+        given = {"a": None, 1: [np.float32(0.5), np.arange(2)], "b": {"c": (True, "text")}, "d": math.inf}
+        text = json.dumps(plain({**given, "e": Path("ok")}))
         assert text == '{"a": NaN, "1": [0.5, [0, 1]], "b": {"c": [true, "text"]}, "d": Infinity, "e": "ok"}'
 
     def test_each_iteration_has_the_same_keys_with_nan_for_missing_values(self, make):

@@ -137,14 +137,8 @@ def test_links_in_code_stay():
 
 
 def test_docstrings_become_restructured_text():
-    lines = [
-        "Sum of *all* rows, see `PPOTrainer` and `x[0]`.",
-        "",
-        "Source: Eq. 1:",
-        "    L = |a_t| * b_",
-        "Deviations.",
-    ]
-    lines += ["", "Args:", "    x: [T] values of `RolloutWorker`.", "Returns:", "    [] sum."]
+    lines = ["Sum of *all* rows, see `PPOTrainer` and `x[0]`.", "", "Source: Eq. 1:", "    L = |a_t| * b_"]
+    lines += ["Deviations.", "", "Args:", "    x: [T] values of `RolloutWorker`.", "Returns:", "    [] sum."]
     expected = [
         r"Sum of \*all\* rows, see :py:obj:`PPOTrainer <rollax.PPOTrainer>` and ``x[0]``.",
         "",

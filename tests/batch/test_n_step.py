@@ -10,22 +10,14 @@ FOLLOWING = np.array([1, 2, 3, -1, 5, -1, 7, -1])
 REWARDS = np.array([1.0, 2.0, 3.0, np.nan, 4.0, 5.0, 6.0, np.nan])
 TERMINATED, TRUNCATED = np.arange(8) == 5, np.arange(8) == 6
 OBSERVED = np.isin(np.arange(8), [3, 7])
+ONE_STEP = {0: (True, 1, 0.1, 1), 2: (True, 3, 0.1, 3), 4: (True, 4, 0.1, 5), 5: (True, 5, 0, 5), 6: (True, 6, 0.1, 7)}
 TO_THE_END = {1: (False, 2.3, 0.01, 3), 2: (False, 3, 0.1, 3), 5: (True, 5, 0, 5), 6: (True, 6, 0.1, 7)}
 
 
 @pytest.mark.parametrize(
     ("n", "expected"),  # row: complete, return, discount, target
     [
-        (
-            1,
-            {
-                0: (True, 1, 0.1, 1),
-                2: (True, 3, 0.1, 3),
-                4: (True, 4, 0.1, 5),
-                5: (True, 5, 0, 5),
-                6: (True, 6, 0.1, 7),
-            },
-        ),
+        (1, ONE_STEP),
         (2, {0: (True, 1.2, 0.01, 2), 2: (False, 3, 0.1, 3), 4: (True, 4.5, 0, 5), 6: (True, 6, 0.1, 7)}),
         (9, {0: (False, 1.23, 1e-3, 3), 1: (False, 2.3, 0.01, 3), 4: (True, 4.5, 0, 5)}),
         # 4 → 5 terminated: 4.5, 5; 6 truncated: 6 and the value of 7; 0 → 1 → 2 → 3 may continue

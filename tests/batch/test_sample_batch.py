@@ -67,15 +67,8 @@ def test_columns_can_be_added_replaced_and_removed():
 
 def test_lists_of_numbers_are_rows_and_lists_of_arrays_are_structure():
     state = [np.zeros((2, 4)), np.ones((2, 3))]
-    batch = SampleBatch(
-        {
-            "actions": [[1, 2], [3, 4]],
-            "agent_id": ["a", "bc"],
-            "state_in": state,
-            "state_out": [],
-            "infos": [{"x": 1}, {}],
-        }
-    )
+    rows_of = {"actions": [[1, 2], [3, 4]], "agent_id": ["a", "bc"], "infos": [{"x": 1}, {}]}
+    batch = SampleBatch({**rows_of, "state_in": state, "state_out": []})
     assert batch["actions"].shape == (2, 2)
     assert batch["agent_id"].tolist() == ["a", "bc"]
     assert batch["state_in"][1] is state[1]

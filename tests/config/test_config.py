@@ -1,5 +1,3 @@
-import copy
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -87,10 +85,6 @@ class TestAccepts:
         got = resolve({"clip_rewards": given}).clip_rewards
         assert got == kept
         assert type(got) is type(kept)
-
-    def test_copies_and_pickles(self):
-        config = resolve({"lambda": 0.5, "model": {"fcnet_hiddens": [3]}})
-        assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config  # noqa: S301 - what this process pickled
 
 
 class TestRefuses:

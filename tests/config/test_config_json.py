@@ -41,12 +41,8 @@ def stored(config: TrainerConfig) -> dict:
 def test_plain_config_reads_well_and_comes_back():
     config = SomeConfig(env="CartPole-v1", lr_schedule=((0, 1.0), (10, 0.5)), seed=3, lambda_=0.5)
     data = stored(config)
-    assert (data["env"], data["lambda"], data["lr_schedule"], data["seed"]) == (
-        "CartPole-v1",
-        0.5,
-        [[0, 1], [10, 0.5]],
-        3,
-    )
+    assert [data[key] for key in ("env", "lambda", "seed")] == ["CartPole-v1", 0.5, 3]
+    assert data["lr_schedule"] == [[0, 1], [10, 0.5]]
     assert data["model"]["fcnet_hiddens"] == [64, 64]
     assert data["given"] == ["env", "lambda_", "lr_schedule", "seed"]
     assert set(data) == {"given", "lambda", *SomeConfig.model_fields} - {"lambda_"}
@@ -216,12 +212,8 @@ def test_a_file_names_no_code_without_the_callers_word(field):
 def test_a_file_names_policies_of_rollax_where_a_policy_belongs():
     path = "rollax.algorithms.ppo:PPO"
     for field in FIELDS:
-        left = list(missing_code(decode_config(put(field, {"$code": path}))))
-        assert (
-            not left
-            if "policies" in str(field) and "custom_model" not in str(field) and "_fn" not in str(field)
-            else left
-        )
+        of_policy = "policies" in str(field) and "custom_model" not in str(field) and "_fn" not in str(field)
+        assert (not list(missing_code(decode_config(put(field, {"$code": path}))))) is of_policy
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,10 @@ def test_tables_are_joined_and_may_be_missing(monkeypatch):
     assert found.contributed("MOVED") == {}
 
 
-@pytest.mark.parametrize(
-    ("former", "policy"),
-    [
-        ("rollax.offline.marwil:BCPolicy", BC),
-        ("rollax.search.es:ESPolicy", ES),
-        ("rollax.algorithms.ppo:PPOPolicy", PPO),
-    ],
-)
+FORMER = {"rollax.offline.marwil:BCPolicy": BC, "rollax.search.es:ESPolicy": ES, "rollax.algorithms.ppo:PPOPolicy": PPO}
+
+
+@pytest.mark.parametrize(("former", "policy"), FORMER.items())
 def test_a_class_is_found_by_its_former_module(former, policy):
     assert current_path(former) == path_of(policy)
     assert named_by_file(former, "class", base=POLICY, trusted=False) is policy

@@ -72,12 +72,8 @@ class TestRemaking:
         actors.send(0, "reset")
         assert outcomes(actors.ready()) == [("reset", 0)]
         assert clock.now == 1004
-        assert [call[2:] for call in stand_in.calls if call.index == 0] == [
-            ("make", ()),
-            ("step", ()),
-            ("make", ("like the others",)),
-            ("reset", ()),
-        ]
+        calls = [call[2:] for call in stand_in.calls if call.index == 0]
+        assert calls == [("make", ()), ("step", ()), ("make", ("like the others",)), ("reset", ())]
         assert stand_in.killed == []
         assert actors.healthy == 2
 

@@ -19,9 +19,8 @@ from rollax.replay.uniform import UniformReplay
 from tests.env.refused import raised, refused
 from tests.replay.reference import DrawsAll, everything
 from tests.replay.streams import TrajectoryStream, batch_of, fragment_of
+from tests.replay.test_left_as_it_was import BUFFERS
 from tests.replay.test_windows import rows
-
-BUFFERS = pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
 
 
 def structured(count: int, trajectory: int = 0) -> Fragment:
@@ -258,13 +257,6 @@ def test_a_capacity_larger_than_main_memory_is_refused(monkeypatch: pytest.Monke
 
 def test_available_memory():
     assert 2**28 < memory.available_memory_bytes() < 2**50
-
-
-def test_a_batch_larger_than_the_buffer_is_refused():
-    buffer = UniformReplay(3)
-    refused(ConfigError, buffer.add, rows("1234|"), says="at least 4")
-    buffer.add(rows("12/"))
-    assert len(buffer) == 2
 
 
 def test_a_buffer_too_small_for_its_windows_logs_one_warning(caplog):

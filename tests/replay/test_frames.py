@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from rollax import SampleBatch
+from rollax import ConfigError, SampleBatch
 from rollax.batch import Fragment
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
+from tests.env.refused import refused
 from tests.replay.reference import DrawsAll, everything
 from tests.replay.streams import fragment_of
 
@@ -52,8 +53,7 @@ def test_slots(stacks: list[str], slots: int):
     exact, smaller = (DrawsAll(size, frames=StackedFrames(3)) for size in (slots, slots - 1))
     exact.add(trajectory(stacks))
     assert stacks_in(exact) == sorted(stacks)
-    with pytest.raises(Exception, match=f"at least {slots}"):
-        smaller.add(trajectory(stacks))
+    refused(ConfigError, smaller.add, trajectory(stacks), says=f"at least {slots}")
 
 
 def test_transitions_are_overwritten_with_their_oldest_image():

@@ -9,15 +9,12 @@ from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.sum_tree import SumTree
 from tests.interrupting import Interrupts
-from tests.replay.reference import everything
+from tests.replay.reference import DrawsAll, everything
 from tests.replay.streams import TrajectoryStream, batch_of
 
 
-class DrawsEach(PrioritizedReplay):
+class DrawsEach(DrawsAll, PrioritizedReplay):
     """Draws each transition once."""
-
-    def _draw(self, count, rng):
-        return np.flatnonzero(self._drawable)
 
 
 def rows_of(drawn):

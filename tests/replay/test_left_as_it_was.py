@@ -92,7 +92,7 @@ def test_states_can_be_checked_before(kind: type[UniformReplay]):
     assert drawn(buffer) == {3, 4, 5}
 
 
-@pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
+@BUFFERS
 @pytest.mark.parametrize("empty", [UniformReplay, PrioritizedReplay])
 def test_the_state_of_an_empty_buffer_empties_one_of_any_kind(kind: type[UniformReplay], empty: type[UniformReplay]):
     buffer = kind(20)

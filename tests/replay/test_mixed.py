@@ -5,6 +5,7 @@ import pytest
 
 from rollax.batch import Fragment
 from rollax.errors import BatchError
+from rollax.policy.replayed import Draw
 from rollax.policy.sequence_draw import SequenceDraw
 from rollax.replay.mixed import MixedReplay, Part
 from rollax.replay.prioritized import PrioritizedReplay
@@ -67,24 +68,17 @@ def test_sequences():
     assert sum(part.drawn for part in mixed.parts) == np.count_nonzero(drawn["weights"])
 
 
-def test_errors_update_the_buffer_of_their_row():
+@pytest.mark.parametrize("length", [None, 5])
+def test_errors_update_the_buffer_of_their_rows(length):
+    # Two sequences of five rows in each buffer have the error of their first row.
+    draw = Draw() if length is None else SequenceDraw(length)
     parts = [filled(PrioritizedReplay, alpha=1.0, eps=1e-9), filled(PrioritizedReplay, 100, alpha=1.0, eps=1e-9)]
     mixed = MixedReplay([Part(part, 1.0) for part in parts])
-    drawn = mixed.sample(400, rng())
-    assert len(np.unique(drawn["obs"])) == 20
-    mixed.update_priorities(drawn["indices"], drawn["obs"] + 1.0)
+    drawn = mixed.sample(400, rng(), draw=draw)
+    mixed.update_priorities(drawn["indices"], drawn["obs"].reshape(400, -1)[:, 0] + 1.0)
+    expected = np.arange(10) if length is None else np.repeat([0, 5], 5)
     for part, first in zip(parts, (0, 100), strict=True):
-        np.testing.assert_allclose(part._tree.get(np.arange(10)), first + np.arange(10) + 1)
-
-
-def test_errors_of_sequences_update_the_buffer_of_their_rows():
-    # Two sequences of five rows in each buffer, with the error of their first row.
-    parts = [filled(PrioritizedReplay, alpha=1.0, eps=1e-9), filled(PrioritizedReplay, 100, alpha=1.0, eps=1e-9)]
-    mixed = MixedReplay([Part(part, 1.0) for part in parts])
-    drawn = mixed.sample(60, rng(), draw=SequenceDraw(5))
-    mixed.update_priorities(drawn["indices"], drawn["obs"].reshape(60, -1)[:, 0] + 1.0)
-    for part, first in zip(parts, (0, 100), strict=True):
-        np.testing.assert_allclose(part._tree.get(np.arange(10)), first + np.repeat([0, 5], 5) + 1)
+        np.testing.assert_allclose(part._tree.get(np.arange(10)), first + expected + 1)
 
 
 def test_nothing_to_draw():

@@ -40,15 +40,8 @@ def drawn(buffer: DrawsAll) -> list[tuple]:
     if not len(buffer):
         return []
     batch = everything(buffer)
-    columns = np.stack(
-        [
-            batch["obs"][:, 0] * 10,
-            batch["rewards"],
-            np.where(batch["discounts"] == 0, -1, batch["new_obs"][:, 0] * 10),
-            batch["discounts"],
-        ],
-        1,
-    )
+    after = np.where(batch["discounts"] == 0, -1, batch["new_obs"][:, 0] * 10)
+    columns = np.stack([batch["obs"][:, 0] * 10, batch["rewards"], after, batch["discounts"]], 1)
     return sorted(tuple(row) for row in columns.astype(np.float64).round(4).tolist())
 
 

@@ -1,7 +1,5 @@
 """Run folders: continuing that of a killed process, a full disk, and a TensorBoard log without PyTorch."""
 
-import errno
-import io
 import json
 import os
 import resource
@@ -60,18 +58,6 @@ def test_the_folder_does_not_depend_on_the_current_folder(tmp_path, monkeypatch)
     assert list((tmp_path / "run").glob("events.out.tfevents*"))
 
 
-def test_a_full_disk_is_an_error(tmp_path):
-    class Full(io.BytesIO):
-        def write(self, data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    folder = RunFolder(tmp_path, EXPERIMENT, None, None)
-    folder._results.close()
-    folder._results = io.BufferedWriter(Full())
-    with pytest.raises(RollaxError, match=r"result\.jsonl\n.*No space left on device"), folder:
-        folder.append({"training_iteration": 1})
-
-
 @contextmanager
 def longest_file(size):
     """Writes beyond `size` bytes of a file fail, as on a full disk."""
@@ -92,6 +78,12 @@ def test_a_disk_too_full_to_begin_is_an_error(tmp_path, file, size):
     assert read_lines(tmp_path / "result.jsonl") == ([{"training_iteration": 1}], 0)
 
 
+def test_a_disk_too_full_for_a_result_is_an_error(tmp_path):
+    full = pytest.raises(RollaxError, match=r"result\.jsonl\n.*File too large")
+    with RunFolder(tmp_path, EXPERIMENT, None, None) as folder, longest_file(10), full:
+        folder.append({"training_iteration": 1})
+
+
 def test_a_disk_too_full_for_the_final_evaluation_keeps_the_last_result(tmp_path):
     with RunFolder(tmp_path, EXPERIMENT, None, None) as folder:
         folder.append({"training_iteration": 1})  # 26 bytes and the end of the line
@@ -105,9 +97,10 @@ def test_a_disk_too_full_for_the_final_evaluation_keeps_the_last_result(tmp_path
 
 
 @pytest.mark.long
-def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
+def test_trainers_in_jax_and_the_tensorboard_log_do_not_load_pytorch(tmp_path):
     # A run in JAX does not need it, and loading it takes 2 s and 200 MB.
     script = (
+        "from rollax import PPOTrainer, load_policy\n"
         "import sys; from pathlib import Path; from rollax.runs.run_folder import RunFolder\n"
         "from rollax.runs.loggers.tensorboard import TensorBoardLogger\n"
         "with RunFolder(Path('run'), dict(run='PPO', env=None, config={}, stop={}), None, None) as folder:\n"
@@ -176,13 +169,9 @@ def test_a_run_writes_nothing_into_a_folder_that_it_has_lost(tmp_path, moved, re
         shutil.rmtree(path)
     second = RunFolder(path, EXPERIMENT, None, None) if replaced else None
     result = trainer.train()
-    lost = pytest.raises(RollaxError, match="removed or replaced")
-    with lost:
-        first.append(result)
-    with lost:
-        first.save(trainer)
-    with lost:
-        first.keep_best(trainer, result, saved=True)
+    raised(RollaxError, first.append, result, says="removed or replaced")
+    raised(RollaxError, first.save, trainer, says="removed or replaced")
+    raised(RollaxError, first.keep_best, trainer, result, saved=True, says="removed or replaced")
     first.__exit__()
     if second is None:
         assert not path.exists()

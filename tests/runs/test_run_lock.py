@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import signal
 import subprocess
 from contextlib import contextmanager, suppress
@@ -106,14 +105,6 @@ def test_a_file_that_was_removed_before_it_was_locked_is_no_lock(tmp_path, monke
     with RunLock(tmp_path, "--out"):
         assert (tmp_path / LOCK_NAME).exists()
     assert len(calls) == 2
-
-
-def test_an_error_at_the_start_of_a_run_leaves_neither_the_lock_nor_another_file(tmp_path):
-    (tmp_path / "config.json").mkdir()
-    for _ in range(2):
-        with pytest.raises(Exception, match=re.escape("config.json")):
-            RunFolder(tmp_path, EXPERIMENT, None, None, continues_after=0)
-    assert os.listdir(tmp_path) == ["config.json"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])

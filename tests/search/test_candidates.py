@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import EnvError, PolicyError, RolloutWorker, VectorEnv
+from rollax import EnvError, PolicyError, RolloutWorker
 from rollax.algorithms.pg import PG
 from rollax.env.restarting import EnvFailures
 from rollax.errors import NonFiniteError
@@ -19,6 +19,7 @@ from rollax.ops.evolution import direction, episode_seed
 from rollax.rollout import whole_episodes
 from rollax.search.es import ES
 from tests.env.refused import refused
+from tests.env.worlds import ListVector
 from tests.search.search_worlds import Drift, StepCounter
 from tests.search.searches import assert_same_candidates, request
 
@@ -125,21 +126,9 @@ def test_sub_environments_without_a_candidate_are_not_stepped():
     assert set(list(steps)[-int(result.lengths.sum()) :]) == set(range(9))
 
 
-class Batched(VectorEnv):
+def batched(count):
     """A simulator of several points, which are always stepped together."""
-
-    def __init__(self, num_envs):
-        super().__init__(Drift.observation_space, Drift.action_space, num_envs)
-        self.envs = [Drift({}) for _ in range(num_envs)]
-
-    def reset_at(self, index, seed=None, options=None):
-        return self.envs[index].reset(seed=seed)
-
-    def vector_step(self, actions):
-        obs, rewards, terms, truncs, infos = zip(
-            *(env.step(a) for env, a in zip(self.envs, actions, strict=True)), strict=True
-        )
-        return list(obs), rewards, terms, truncs, infos
+    return lambda context: ListVector(count, lambda: Drift({}))
 
 
 def sync(context):
@@ -147,7 +136,7 @@ def sync(context):
 
 
 @pytest.mark.short("2-VectorEnv")
-@pytest.mark.parametrize("env", [lambda context: Batched(7), sync], ids=["VectorEnv", "SyncVectorEnv"])
+@pytest.mark.parametrize("env", [batched(7), sync], ids=["VectorEnv", "SyncVectorEnv"])
 @pytest.mark.parametrize("count", [2, 9])
 def test_environments_that_step_all_of_their_sub_environments(env, count):
     expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").perform(request(count))
@@ -278,7 +267,7 @@ def test_a_long_episode_warns(monkeypatch, caplog):
         assert part in record.getMessage()
 
 
-@pytest.mark.parametrize("env", [Drift, lambda context: Batched(5)])
+@pytest.mark.parametrize("env", [Drift, batched(5)])
 def test_callbacks_see_the_episodes_of_candidates(env):
     worker = worker_of(env, callbacks=StepCounter, **({"num_envs_per_worker": 5} if env is Drift else {}))
     result = worker.perform(request(4))

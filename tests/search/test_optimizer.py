@@ -23,24 +23,19 @@ class TestLostWorkers:
         expected = after(ARSTrainer, 2)
         lost = []
 
-        def failing_workers(config, worker_class, arguments):
-            actors = workers_here(config, worker_class, arguments)
-
-            class Failing(LocalActors):
-                def call(self, handle, method, *rest):
-                    if method == "perform" and handle.worker_index == 2 and not lost:
-                        lost.append(rest[0].args[0].indices.tolist())
-                        handle.perform(*rest)  # it fails before it answers
-                        return super().call(LostWorker(), "raise_error")
-                    return super().call(handle, method, *rest)
-
-            return Failing(actors._start)
+        class Failing(LocalActors):
+            def call(self, handle, method, *rest):
+                if method == "perform" and handle.worker_index == 2 and not lost:
+                    lost.append(rest[0].args[0].indices.tolist())
+                    handle.perform(*rest)  # it fails before it answers
+                    return super().call(LostWorker(), "raise_error")
+                return super().call(handle, method, *rest)
 
         class LostWorker:
             def raise_error(self):
                 raise ProcessLostError("killed")
 
-        monkeypatch.setattr(remote_workers, "ray_workers", failing_workers)
+        monkeypatch.setattr(remote_workers, "ray_workers", lambda *given: Failing(workers_here(*given)._start))
         rules = {} if recreated else {"recreate_failed_workers": False, "ignore_worker_failures": True}
         assert_same(after(ARSTrainer, 2, num_workers=3, **rules), expected)
         assert lost == [[2, 3]]

@@ -21,14 +21,6 @@ each_trainer = pytest.mark.parametrize("trainer_class", [ARSTrainer, ESTrainer])
 
 class TestSameNumbers:
     @pytest.mark.long
-    @each_trainer
-    def test_with_any_number_of_workers(self, trainer_class, monkeypatch):
-        monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
-        expected = after(trainer_class)
-        for num_workers in (1, 2, 7):
-            assert_same(after(trainer_class, num_workers=num_workers), expected)
-
-    @pytest.mark.long
     @pytest.mark.usefixtures("small_ray")
     @each_trainer
     def test_in_other_processes(self, trainer_class):

@@ -39,11 +39,38 @@ def test_configs(config, message):
         ARSTrainer(Drift, {**SMALL, **config})
 
 
-def test_settings_of_es_without_effect():
-    with pytest.raises(ConfigError, match="clip_rewards has no effect: shaping is 'sign'"):
-        ESTrainer(Drift, {**SMALL, "shaping": "sign", "clip_rewards": 0.5})
-    with pytest.raises(ConfigError, match=r"'action_noise_std'(.|\n)*0.5, for Discrete\(2\)"):
-        ESTrainer("CartPole-v1", {**SMALL, "action_noise_std": 0.5})
+class Still(nnx.Module):
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.width = num_outputs
+
+    def __call__(self, obs):
+        return Outputs(jnp.zeros((len(obs), self.width)))
+
+
+class Remembers(nnx.Module):
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.layer = nnx.Linear(*observation_space.shape, num_outputs, rngs=rngs)
+
+    def initial_state(self):
+        return (np.zeros(1, np.float32),)
+
+    def __call__(self, obs, state):
+        return Outputs(self.layer(obs), state=state)
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "error", "message"),
+    [
+        (Drift, {"shaping": "sign", "clip_rewards": 0.5}, ConfigError, "clip_rewards has no effect: shaping is 'sign'"),
+        ("CartPole-v1", {"action_noise_std": 0.5}, ConfigError, r"'action_noise_std'(.|\n)*0.5, for Discrete\(2\)"),
+        ("CartPole-v1", {"explore": False}, ConfigError, r"explore has no effect(.|\n)*Discrete\(2\)"),
+        (Drift, {"model": {"custom_model": Still}}, PolicyError, "The model has no parameters to search for"),
+        (Drift, {"model": {"custom_model": Remembers}}, PolicyError, "memory, which the algorithm does not support"),
+    ],
+)
+def test_settings_and_models_of_es(env, config, error, message):
+    with pytest.raises(error, match=message):
+        ESTrainer(env, {**SMALL, **config})
 
 
 def test_explore_without_noise_on_actions():
@@ -57,11 +84,6 @@ def test_explore_without_noise_on_actions():
             config.changed(evaluation_config={"explore": True})
         assert not config.changed(evaluation_config={"explore": False}).for_evaluation().explore
     assert not ESConfig(explore=False).explore
-
-
-def test_explore_with_actions_that_are_not_continuous():
-    with pytest.raises(ConfigError, match=r"explore has no effect(.|\n)*Discrete\(2\)"):
-        ESTrainer("CartPole-v1", {**SMALL, "explore": False})
 
 
 def test_noise_table_size_is_accepted_with_a_warning(caplog):
@@ -98,18 +120,6 @@ def test_several_agents(monkeypatch, num_workers):
     monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
     with pytest.raises(EnvError, match="The algorithm supports only one agent, but the environment has several"):
         ARSTrainer(lambda context: Two(), {**SMALL, "num_workers": num_workers})
-
-
-def test_a_model_without_parameters():
-    class Still(nnx.Module):
-        def __init__(self, observation_space, num_outputs, *, rngs):
-            self.width = num_outputs
-
-        def __call__(self, obs):
-            return Outputs(jnp.zeros((len(obs), self.width)))
-
-    with pytest.raises(PolicyError, match="The model has no parameters to search for"):
-        ESTrainer(Drift, {**SMALL, "model": {"custom_model": Still}})
 
 
 class Normalizes(nnx.Module):
@@ -151,21 +161,6 @@ def test_candidates_beyond_the_memory(monkeypatch):
         message = r"A stack of the parameters of 48 candidates(.|\n)*ARS(.|\n)*at least 1152(.|\n)*than 768"
         with pytest.raises(ConfigError, match=message):
             policy.stacked(33)
-
-
-def test_a_model_with_memory():
-    class Remembers(nnx.Module):
-        def __init__(self, observation_space, num_outputs, *, rngs):
-            self.layer = nnx.Linear(*observation_space.shape, num_outputs, rngs=rngs)
-
-        def initial_state(self):
-            return (np.zeros(1, np.float32),)
-
-        def __call__(self, obs, state):
-            return Outputs(self.layer(obs), state=state)
-
-    with pytest.raises(PolicyError, match="has memory, which the algorithm does not support"):
-        ESTrainer(Drift, {**SMALL, "model": {"custom_model": Remembers}})
 
 
 def test_learning_from_rows():

@@ -60,12 +60,8 @@ class FakeTrainer:
             raise NonFiniteError("The loss is not finite.", "policy default_policy, step 3")
         if wanted.get("breaks"):
             raise RuntimeError("the simulator is gone")
-        return {
-            "training_iteration": self.iteration,
-            "timesteps_total": 100 * self.iteration,
-            "time_total_s": 1.0 * self.iteration,
-            "episode_reward_mean": self._score - 100,
-        }
+        counts = {"training_iteration": self.iteration, "timesteps_total": 100 * self.iteration}
+        return {**counts, "time_total_s": 1.0 * self.iteration, "episode_reward_mean": self._score - 100}
 
     def evaluate(self) -> dict[str, Any]:
         FakeTrainer.evaluations += 1

@@ -24,6 +24,10 @@ def values(study):
     return [trial.values for trial in study.trials]
 
 
+def outcomes(study):
+    return [(trial.values, trial.score) for trial in study.trials]
+
+
 def test_the_best_trial_is_the_one_with_the_highest_score(search):
     study = search(search=GRID, sampler="grid")
     # 10 - |log10(lr / 1e-3)| after 10 iterations
@@ -99,8 +103,7 @@ def test_a_grid_goes_on_at_the_point_that_was_interrupted(search):
     whole = search(**grid)  # of the trainers 1 to 4
     assert len(search("study", **grid).trials) == 1
     study = search("study", **grid)
-    assert values(study) == values(whole)
-    assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
+    assert outcomes(study) == outcomes(whole)
 
 
 def test_a_divergence_ends_its_trial_with_a_reason(search):
@@ -157,8 +160,7 @@ def test_a_study_goes_on_to_a_larger_number_of_trials(search):
     made = FakeTrainer.made
     study = search("study", trials=15)
     assert FakeTrainer.made - made == 9
-    assert values(study) == values(whole)
-    assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
+    assert outcomes(study) == outcomes(whole)
     assert run_study(study.folder, trials=15, show=lambda line: None).trials == study.trials
 
 
@@ -172,8 +174,7 @@ def test_a_trial_that_was_interrupted_is_repeated(search, number, dies):
     assert len(stopped.trials) == number - 1
     study = search("study", trials=15, env_config=env_config)
     assert study.signal is None
-    assert values(study) == values(whole)
-    assert [trial.score for trial in study.trials] == [trial.score for trial in whole.trials]
+    assert outcomes(study) == outcomes(whole)
 
 
 @pytest.mark.parametrize("interruptions", [0, 1])
@@ -240,8 +241,7 @@ def test_no_trial_begins_after_the_time(search):
 def test_trials_in_processes(search):
     alone = search(sampler="grid", search=GRID, env_config={"diverges_above": 5e-2})
     study = search("study", sampler="grid", search=GRID, env_config={"diverges_above": 5e-2}, jobs=2)
-    assert values(study) == values(alone)
-    assert [trial.score for trial in study.trials] == [trial.score for trial in alone.trials]
+    assert outcomes(study) == outcomes(alone)
     assert study.trials[3].reason == alone.trials[3].reason
 
 

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 
 import gymnasium as gym
 import pytest
@@ -16,6 +14,7 @@ from rollax.zoo import read_entry
 from rollax.zoo.entry import INSTALLED
 from tests.env.refused import raised, refused
 from tests.learning_curves import SEEDS
+from tests.python_process import output_of
 from tests.zoo.small import TEXT, write_small
 
 TAGS = {"classic", "box2d", "mujoco", "minigrid", "atari", "pettingzoo", "jax", "torch"}
@@ -144,5 +143,4 @@ def test_first_parts_are_reproduced(name, monkeypatch):
     """In processes without the flags of the tests, which change what is compiled."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     entry = next(entry for entry in zoo.entries() if entry.name == name)
-    words = ["zoo", "verify", entry.env, f"--algo={entry.algorithm}", "--seeds=2"]
-    subprocess.run([sys.executable, "-m", "rollax", *words], check=True)
+    output_of("-m", "rollax", "zoo", "verify", entry.env, f"--algo={entry.algorithm}", "--seeds=2")
