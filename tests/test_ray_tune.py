@@ -153,7 +153,7 @@ class TestCheckpoints:
         for _ in range(2):
             donor.train()
         saved = donor.save(str(tmp_path / "saved"))
-        # The third iteration learns at step 64: with 1e-2 - 64/128 of 8e-3, and a quarter of 0.4
+        # The third iteration learns at step 64, with 1e-2 - 64/128 of 8e-3
         schedules = {"lr_schedule": [[0, 1e-2], [128, 2e-3]], "entropy_coeff_schedule": [[0, 0.0], [256, 0.4]]}
         copied = make(clip_param=0.3, kl_coeff=0.4, kl_target=1e9, **schedules)
         copied.train()
@@ -168,12 +168,14 @@ class TestCheckpoints:
         result = copied.train()
         assert copied.iteration == result["training_iteration"] == 3
         assert result["timesteps_total"] == 96
-        coefficients = other.coefficients()
-        assert coefficients["lr"] == result["info"]["learner"]["default_policy"]["cur_lr"] == pytest.approx(6e-3)
-        assert coefficients["entropy_coeff"] == pytest.approx(0.1)
+        learned = result["info"]["learner"]["default_policy"]
+        assert learned["cur_lr"] == pytest.approx(6e-3)
+        coefficients = other.coefficients()  # of the next iteration, at step 96
+        assert coefficients["lr"] == pytest.approx(4e-3)
+        assert coefficients["entropy_coeff"] == pytest.approx(0.15)
         assert coefficients["clip_param"] == 0.3
         # An adaptive coefficient is state: it continues from 0.2, halved twice, as no divergence is near the target.
-        assert result["info"]["learner"]["default_policy"]["cur_kl_coeff"] == pytest.approx(0.05)
+        assert learned["cur_kl_coeff"] == pytest.approx(0.05)
 
     def test_the_last_evaluation_stays_in_the_results(self, make, tmp_path):
         donor = make(evaluation_interval=1, evaluation_num_episodes=1)

@@ -291,12 +291,13 @@ def test_steps_of_another_caller_and_restarts_end_windows(make_dqn, store, once,
     with make_dqn(n_step=3) as trainer:
         trainer.train()
         rounds = trainer.optimizer.rounds
-        last = np.asarray(rounds._observed(rounds._stored.rows, np.full(4, 9), np.arange(4))[1])
+        ninth = np.full(4, 9), np.full(4, 9), np.arange(4)
+        last = np.asarray(rounds._observed(rounds._stored.rows, *ninth)[1])
         call(trainer.workers.local)
         trainer.train()
         rows = rounds._stored.rows
         assert np.asarray(rows.truncated)[9].all()
-        _, after = rounds._observed(rows, np.full(4, 9), np.arange(4))
+        _, after = rounds._observed(rows, *ninth)
         np.testing.assert_array_equal(after, last)
 
 

@@ -111,7 +111,7 @@ def test_no_observation_comes_to_the_host(monkeypatch):
         trainer.train()
         monkeypatch.setattr(TorchVectorEnv, "step", None)
         monkeypatch.setattr(TorchVectorEnv, "reset", None)
-        monkeypatch.setattr(type(trainer.worker.env), "checked", None)
+        monkeypatch.setattr(trainer.worker.env.checks, "columns", None)
         assert trainer.train()["timesteps_total"] == 120
 
 
