@@ -16,7 +16,6 @@ from rollax.config import TrainerConfig
 from rollax.core.introspection import overrides
 from rollax.core.running_statistics import RunningMoments
 from rollax.core.spaces import ACTION_MASK, choices
-from rollax.policy.exploration import Exploration
 from rollax.policy.gradient_steps import Variables, means_of_last_epoch
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.running_returns import RunningReturns
@@ -340,7 +339,7 @@ def why_only_on_host(worker: RolloutWorker) -> str:
         (sampler.env.num_envs % policy.learner.devices.count > 0, "sub-environments that the devices cannot share"),
         (type(sampler) is SimulatorSampler and policy.learner.devices.count > 1, "several devices, and one simulator"),
         (policy.on_new_variables is not None, "shared variables"),
-        (overrides(type(policy.exploration), Exploration, "after_fragment"), "exploration that adapts to fragments"),
+        (policy.exploration.overrides("after_fragment"), "exploration that adapts to fragments"),
         (any(overrides(type(policy), JaxPolicy, name) for name in _OF_POLICY), "a policy with methods of its own"),
         (overrides(type(worker.callbacks), Callbacks, "on_sample_end"), "callback on_sample_end"),
     )

@@ -23,7 +23,6 @@ from rollax.models.outputs import is_noisy
 from rollax.policy.actor import Actor
 from rollax.policy.checks import check_finite, check_gradients, check_weights, naming_missing_columns
 from rollax.policy.devices import ActingDevice, cpu_beside_gpu
-from rollax.policy.exploration import Exploration
 from rollax.policy.learner import Learner
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.objective import AlgorithmObjective
@@ -176,8 +175,7 @@ class JaxPolicy(ModelPolicy):
         return actions, [*states, *exploring], fetches
 
     def packed_acting(self) -> PackedActing | None:
-        own = overrides(type(self), JaxPolicy, "compute_actions")
-        own = own or overrides(type(self.exploration), Exploration, "acting_params")
+        own = overrides(type(self), JaxPolicy, "compute_actions") or self.exploration.overrides("acting_params")
         if own or self.get_initial_state() or self._acting_device is not None:
             return None
         return PackedActing(self)

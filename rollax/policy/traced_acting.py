@@ -9,7 +9,6 @@ import numpy as np
 from rollax.batch import Columns, SampleBatch
 from rollax.core.introspection import overrides
 from rollax.policy.checks import check_finite
-from rollax.policy.exploration import Exploration
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.policy import Policy
 from rollax.policy.update_plan import acting_bucket
@@ -73,4 +72,4 @@ def why_only_stepwise(policy: Policy) -> str:
         return "a policy that is no JaxPolicy"
     if overrides(type(policy), JaxPolicy, "compute_actions"):
         return "compute_actions of its own"
-    return "noise in its parameters" if overrides(type(policy.exploration), Exploration, "acting_params") else ""
+    return "noise in its parameters" if policy.exploration.overrides("acting_params") else ""

@@ -97,17 +97,19 @@ class Improvement:
     """
 
     def __init__(self, reward: str, earlier: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._where, self._best, self._count = WHERE_IN_RESULT[reward], -math.inf, 0
+        self._where, self._best = WHERE_IN_RESULT[reward], -math.inf
+        self._since = self._count = 0  # iterations since the best reward, until now and until the last reward
         for result in earlier:
             self.after(result)
 
     def after(self, result: Mapping[str, Any]) -> int:
-        """Returns the count after one more iteration; 0 until there is a reward."""
+        """Returns the count up to the last iteration with a reward, 0 before the first: no other one can improve."""
         reward = number_in(result, *self._where)
-        if reward is not None and reward > self._best:
-            self._best, self._count = reward, 0
-        elif self._best > -math.inf:
-            self._count += 1
+        self._since += 1
+        if reward is not None:
+            if reward > self._best:
+                self._best, self._since = reward, 0
+            self._count = self._since
         return self._count
 
 

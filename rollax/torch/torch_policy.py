@@ -14,12 +14,10 @@ from torch import Tensor
 from rollax.batch import Columns, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.core import trees
-from rollax.core.introspection import overrides
 from rollax.core.stored_values import read_count, read_dict
 from rollax.errors import PolicyError
 from rollax.models.outputs import is_noisy, state_values
 from rollax.policy.checks import check_finite, check_weights, checked_loss, naming_missing_columns, td_error_of
-from rollax.policy.exploration import Exploration
 from rollax.policy.model_policy import ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.sequences_as_rows import as_rows
@@ -118,7 +116,7 @@ class TorchPolicy(ModelPolicy):
             return {name: tuple(tensor.shape) for name, tensor in self.algorithm.make_model().state_dict().items()}
 
     def _check_exploration(self) -> None:
-        if overrides(type(self.exploration), Exploration, "acting_params"):
+        if self.exploration.overrides("acting_params"):
             raise PolicyError(
                 "An exploration by perturbed parameters has no effect in PyTorch.",
                 f"{self.algorithm.label}, make_exploration",

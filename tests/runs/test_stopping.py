@@ -107,10 +107,10 @@ def test_wrong_conditions(stop, message):
 
 
 def test_iterations_without_improvement():
-    rewards = [None, 1.0, 3.0, 2.0, 3.0, math.nan, 3.5, 0.0]
+    rewards = [None, 1.0, 3.0, 2.0, 3.0, None, math.nan, 2.0, 3.5, None, 0.0]
     results = [{"evaluation": None if reward is None else {"episode_reward_mean": reward}} for reward in rewards]
     counted = Improvement("evaluation_reward_mean")
-    expected = [0, 0, 0, 1, 2, 3, 0, 1]
+    expected = [0, 0, 0, 1, 2, 2, 2, 5, 0, 0, 2]  # it changes with a reward only
     assert [counted.after(result) for result in results] == expected
     for done in range(len(results)):  # a run that continues counts on
         continued = Improvement("evaluation_reward_mean", results[:done])

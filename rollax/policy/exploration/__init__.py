@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.core.introspection import overrides
 from rollax.core.trees import namespace
 from rollax.models.distributions import MASKED_LOGIT, ActionDistribution
 
@@ -101,6 +102,10 @@ class Exploration(ABC):
         `outputs_of(params)` returns the model's outputs [N, num_inputs] for N rows of the fragment.
         """
         return
+
+    def overrides(self, method: str) -> bool:
+        """Whether a method of this name does more here, or in an exploration inside of this one, than by default."""
+        return overrides(type(self), Exploration, method)
 
     def get_state(self) -> dict[str, Any]:
         """The state that does not belong to one trajectory, as JSON values."""

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rollax.batch import SampleBatch
+from rollax.core.introspection import overrides
 from rollax.core.trees import namespace
-from rollax.policy.exploration import Exploration
+from rollax.policy.exploration import Exploration, OutputsOf, Params
 
 
 class ExplorationWrapper(Exploration):
@@ -48,6 +50,15 @@ class ExplorationWrapper(Exploration):
 
     def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         return self.inner.fetches(outputs, actions)
+
+    def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
+        return self.inner.acting_params(params, rng)
+
+    def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
+        self.inner.after_fragment(batch, params, outputs_of, timestep)
+
+    def overrides(self, method: str) -> bool:
+        return overrides(type(self), ExplorationWrapper, method) or self.inner.overrides(method)
 
     def get_state(self) -> dict[str, Any]:
         return self.inner.get_state()

@@ -138,9 +138,15 @@ def test_noise_state_advances_in_random_steps():
     np.testing.assert_allclose(actions.reshape(3, 2), after[0])
 
 
-def test_the_state_is_that_of_the_inner_exploration():
+def test_an_inner_exploration_keeps_its_state_and_adapts():
     class Shrinking(Deterministic):
         width = 1.0
+
+        def acting_params(self, params, rng):
+            return {"scale": params["scale"] * self.width}
+
+        def after_fragment(self, batch, params, outputs_of, timestep):
+            self.width /= batch
 
         def get_state(self):
             return {"width": self.width}
@@ -149,9 +155,12 @@ def test_the_state_is_that_of_the_inner_exploration():
             self.width = state["width"]
 
     one, other = (RandomAtFirst(Shrinking(SHAPE), BOX, 10) for _ in range(2))
-    one.inner.width = 0.5
+    one.after_fragment(2, {}, None, 0)
     other.set_state(one.get_state())
-    assert other.inner.width == 0.5
+    assert other.acting_params({"scale": 3.0}, None) == {"scale": 1.5}
+    plain = RandomAtFirst(Deterministic(SHAPE), BOX, 10)
+    for method in ("acting_params", "after_fragment"):
+        assert (other.overrides(method), plain.overrides(method)) == (True, False)
 
 
 def test_probabilities_of_random_actions():
