@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,12 @@ def read_count(state: Mapping[str, Any], key: str, where: str, *, below: int = 2
     return value
 
 
-def read_number(state: Mapping[str, Any], key: str, where: str, *, least: float = 0) -> float:
-    """Returns a finite number of at least `least`."""
+def read_number(
+    state: Mapping[str, Any], key: str, where: str, *, least: float = 0, accepts: Callable[[Any], bool] = is_finite
+) -> float:
+    """Returns a number of at least `least` that `accepts` accepts, by default a finite one."""
     value = read_value(state, key, where)
-    if not is_finite(value) or value < least:
+    if not accepts(value) or value < least:
         bound = f" of at least {least}" if is_finite(least) else ""
         raise wrong_value(f"{where}: {key}", value, f"a finite number{bound}")
     return float(value)

@@ -15,6 +15,7 @@ from rollax.batch.columns import check_batch
 from rollax.config import TrainerConfig
 from rollax.core import trees
 from rollax.core.introspection import overrides
+from rollax.core.numbers import is_number
 from rollax.core.running_statistics import RunningMoments
 from rollax.core.schedules import Schedule
 from rollax.core.spaces import path_text, space_text
@@ -421,14 +422,17 @@ class ModelPolicy(Policy):
 
     def get_state(self) -> dict[str, Any]:
         learning_rng = self.learning_rng.bit_generator.state
-        # The numbers come first: a number with the name of another part of the state must not replace that part.
-        return {**self.numbers, **super().get_state(), "learning_rng": learning_rng, **self.learner.get_state()}
+        own = {"numbers": dict(self.numbers), "learning_rng": learning_rng}
+        return {**super().get_state(), **own, **self.learner.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
         first = _floats(self.algorithm.first_numbers())  # also of numbers that the saved run did not use
-        numbers = {name: read_number({**first, **state}, name, where, least=-math.inf) for name in first}
+        # Checkpoints of earlier versions have the numbers beside the other parts of the state.
+        stored = read_dict(state, "numbers", where) if "numbers" in state else state
+        bounds: dict[str, Any] = {"least": -math.inf, "accepts": is_number}
+        numbers = {name: read_number({**first, **stored}, name, where, **bounds) for name in first}
         super().set_state(state)
         self.numbers = numbers
         self.learning_rng.bit_generator.state = learning_rng

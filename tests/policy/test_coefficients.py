@@ -1,5 +1,7 @@
 """The numbers of a loss that change between updates: those that adapt, and those of a policy class."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -56,13 +58,13 @@ def test_numbers_that_adapt_are_stored():
     assert learned(other, batch) == [0.5, 6.0, 6.0]
 
 
-def test_numbers_that_begin_or_end_at_zero_or_below_are_restored():
+def test_all_values_and_names_of_numbers_are_restored():
     class Counting(PG):
         def first_numbers(self):
-            return {"count": 0.0, "share": 1.0, "log_scale": 0.5}
+            return {"count": 0.0, "share": 1.0, "log_scale": 0.5, "best": -math.inf, "timestep": 0.5}
 
     policy, other = (Counting.make_policy(SEEN, CHOICES, CONFIG) for _ in range(2))
-    policy.numbers = {"count": 7.0, "share": 0.0, "log_scale": -0.5}
+    policy.numbers = {"count": 7.0, "share": 0.0, "log_scale": -0.5, "best": -math.inf, "timestep": 0.25}
     other.set_state(policy.get_state())
     assert other.numbers == policy.numbers
 
