@@ -30,6 +30,7 @@ class RepeatedNoise(ExplorationWrapper):
 
     def __init__(self, inner: Exploration, lengths: ArrayLike, probabilities: ArrayLike) -> None:
         super().__init__(inner)
+        self.from_distribution = False  # the noise of an action is mostly that of the action before
         self._lengths = np.asarray(lengths, np.float32)
         self._up_to = np.cumsum(probabilities)
         self._width = inner.noise(np.random.default_rng(0), 1, 0).shape[1]
