@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from rollax.config.field_group import FieldGroup
 from rollax.config.field_types import Lambda, SchedulePoints
+from rollax.config.hooks import ConfigHooks
 from rollax.config.trainer import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.models.config import MOST_LAYERS, Width
@@ -114,7 +115,7 @@ class StateDependentExplorationFields(FieldGroup):
     )
 
 
-class ExplorationBonusFields(FieldGroup):
+class ExplorationBonusFields(ConfigHooks):
     """Bonuses for observations that are new; see `ExplorationBonus`."""
 
     requires = {("bonus_coeff", "bonus_hiddens", "predictor_share"): {"exploration_bonus": "rnd"}}
@@ -138,6 +139,19 @@ class ExplorationBonusFields(FieldGroup):
     predictor_share: float = Field(
         default=0.25, gt=0, le=1, description="share of the rows of a batch that the predictor learns from"
     )
+
+    def check(self) -> None:
+        super().check()
+        key = "bonus_gamma" if "bonus_gamma" in type(self).model_fields else "gamma"
+        if self.exploration_bonus is not None and getattr(self, key) == 1:
+            raise ConfigError(
+                "Sums of bonuses go on after the end of an episode, and without a discount they grow forever, so that "
+                "bonuses, which are divided by their deviation, vanish.",
+                where=f"config key '{key}' ({type(self).__name__}), with exploration_bonus",
+                got=getattr(self, key),
+                expected="less than 1",
+                fix=f"set {key} to 0.99 or 0.999, or leave exploration_bonus out",
+            )
 
 
 class BonusAdvantageFields(ExplorationBonusFields):

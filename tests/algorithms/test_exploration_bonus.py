@@ -214,6 +214,15 @@ def test_none_by_default():
         PPO.make_policy(STATES, ACTIONS, {"bonus_coeff": 1.0})
 
 
+@pytest.mark.parametrize(("algorithm", "key"), [(PPO, "bonus_gamma"), (PG, "gamma"), (PQN, "gamma"), (DQN, "gamma")])
+def test_sums_of_bonuses_without_a_discount_are_refused(algorithm, key):
+    config = algorithm.config_class(exploration_bonus="rnd", gamma=0.9)
+    with pytest.raises(ConfigError, match=f"'{key}'"):
+        config.changed(**{key: 1.0})
+    config.changed(exploration_bonus=None, gamma=1.0)
+    PPO.config_class(exploration_bonus="rnd", gamma=1.0)
+
+
 class DeepSea20(DeepSea):
     """Random actions find the treasure in one of a million episodes."""
 
