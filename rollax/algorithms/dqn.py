@@ -74,7 +74,6 @@ class DQNConfig(SequenceFields, ExplorationBonusFields, HindsightFields, QLearni
         "h_function_epsilon": {"use_h_function": True},
         "temperature": {"exploration": "SoftQ"},
         "parameter_noise": {"exploration": "ParameterNoise"},
-        "exploration_bonus": {"n_step": 1},
     }
     places = {
         (
@@ -123,6 +122,15 @@ class DQNConfig(SequenceFields, ExplorationBonusFields, HindsightFields, QLearni
                 expected="v_min < v_max",
                 fix="set them to the lowest and the highest possible return",
             )
+        for key, fits, expected in (("n_step", self.n_step == 1, "1"), ("gamma", self.gamma > 0, "more than 0")):
+            if self.exploration_bonus is not None and not fits:
+                raise ConfigError(
+                    "A bonus is for the observation after one step, and a discount of 0 marks the steps without one.",
+                    where=f"config key '{key}' ({type(self).__name__}), with exploration_bonus",
+                    got=getattr(self, key),
+                    expected=expected,
+                    fix=f"change {key}, or leave exploration_bonus out",
+                )
         if self.exploration_bonus is not None and (self.is_pretrained or not self.steps_the_env):
             raise ConfigError(
                 "Bonuses are for exploration, and their scale follows from fresh experience: there is none.",

@@ -121,9 +121,12 @@ class TestReplayedBonuses:
         sums = ERROR * np.array([1, 1.9, 1])
         assert policy.running_statistics["bonus_returns"].deviation == pytest.approx(np.std(sums))
 
-    def test_several_rewards_in_a_row_are_refused(self):
-        with pytest.raises(ConfigError, match="n_step is 3"):
-            DQN.make_policy(STATES, ACTIONS, {**CONFIG, "n_step": 3})
+    @pytest.mark.parametrize(("key", "value"), [("n_step", 3), ("gamma", 0.0)])
+    def test_steps_without_one_discount_each_are_refused(self, key, value):
+        with pytest.raises(ConfigError, match=f"'{key}'"):
+            DQN.config_class(**{**CONFIG, key: value})
+        with pytest.raises(ConfigError, match=f"'{key}'"):
+            DQN.config_class(**CONFIG).changed(**{key: value})
 
     @pytest.mark.parametrize("settings", [{}, {"then_online": True}])
     def test_recorded_data_alone_is_refused(self, settings, tmp_path):
