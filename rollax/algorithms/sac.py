@@ -116,7 +116,7 @@ class SACConfig(SequenceFields, StateDependentExplorationFields, RepeatedNoiseFi
 
     def check(self) -> None:
         super().check()
-        if self.target_critics is not None:
+        if self.target_critics is not None and self.num_critics is not None:
             self.refuse_larger("target_critics", "num_critics")
         if self.critic_model is not None and self.critic_model.has_statistics and self.model.has_memory:
             raise ConfigError(

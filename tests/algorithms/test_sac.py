@@ -293,3 +293,10 @@ def test_other_actions_and_noise_for_discrete_ones_are_refused():
     raised(SpaceError, SAC.make_policy, LINE, infinite, SMALL, says="finite bounds...SAC")
     noisy = {**SMALL, "exploration": "GaussianNoise"}
     raised(ConfigError, SAC.make_policy, LINE, spaces.Discrete(2), noisy, says="not continuous")
+
+
+def test_a_number_of_critics_in_targets_needs_a_number_of_critics():
+    for config in ({"target_critics": 2}, {"target_critics": 3, "num_critics": 2}):
+        with pytest.raises(ConfigError, match="'target_critics'"):
+            SAC.config_class(**config)
+    assert SAC.config_class(num_critics=3, target_critics=2).changed(num_critics=None).target_critics == 2
