@@ -21,6 +21,7 @@ from pydantic import Field
 
 from rollax.algorithms.ddpg import TD3, TD3Config, TD3Trainer
 from rollax.batch import Columns, Fragment, SampleBatch
+from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.ops.imitation import behaviour_regularized_loss, squared_distances
 from rollax.policy.base_algorithm import Values
@@ -37,7 +38,7 @@ class TD3BCConfig(TD3Config):
         "model": ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
         "observation_filter": "MeanStdFilter",
     }
-    requires = {"critic_layer_norm": {"model.custom_model": None}, "critic_penalty": {"n_step": 1}}
+    requires = {"critic_layer_norm": {"model.custom_model": None}}
     places = {("alpha", "critic_penalty", "critic_layer_norm"): ("policy",)}
 
     alpha: float = Field(
@@ -52,6 +53,17 @@ class TD3BCConfig(TD3Config):
     critic_layer_norm: bool = Field(
         default=False, description="whether layer normalization follows the hidden layers of the critics"
     )
+
+    def check(self) -> None:
+        super().check()
+        if self.critic_penalty and self.n_step != 1:
+            raise ConfigError(
+                "The penalty compares the next action with the recorded action one step later.",
+                where=f"config key 'n_step' ({type(self).__name__}), with critic_penalty",
+                got=self.n_step,
+                expected=1,
+                fix="set n_step to 1, or critic_penalty to 0",
+            )
 
 
 class TD3BC(TD3):

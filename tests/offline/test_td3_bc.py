@@ -79,8 +79,10 @@ class TestCriticPenalty:
         np.testing.assert_array_equal(fragment["new_actions"][0], [2, 3])
 
     def test_n_steps_are_refused(self):
-        with pytest.raises(ConfigError, match="critic_penalty has no effect: n_step is 3"):
+        with pytest.raises(ConfigError, match="'n_step'"):
             TD3BCConfig(critic_penalty=0.3, n_step=3)
+        with pytest.raises(ConfigError, match="'n_step'"):
+            TD3BCConfig(critic_penalty=0.3).changed(n_step=3)
 
 
 @pytest.mark.long
