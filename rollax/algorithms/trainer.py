@@ -377,8 +377,13 @@ class Trainer(OtherNamesOfTrainer):
         return {policy_id: self.get_policy(policy_id).get_weights() for policy_id in ids}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sets the weights of some or all policies, as `get_weights` of any trainer returns them."""
+        """Sets the weights of some or all policies, as `get_weights` of any trainer returns them.
+
+        Other processes act with them from their next request on.
+        """
         self.worker.set_weights(weights)
+        if len(self.workers.remote):  # not after stop()
+            self.optimizer.broadcast()
         unfiltered = [i for i in weights if not self.worker.runners[i].learns and self.worker.runners[i].filter.is_new]
         if unfiltered:
             log.warning(

@@ -50,16 +50,16 @@ class AsyncGradientsOptimizer(Optimizer):
 
     def step(self) -> Stats:
         if not self.remote:
-            self._broadcast()
+            self.broadcast()
             self._apply(self._awaited(self.local_worker.sample_gradients))
             return dict(self.stats)
         if not self.remote.requests_in_flight:
-            self._broadcast()
+            self.broadcast()
         for index in self.remote.short_of(1):  # all workers at first; later those whose request was dropped
             self.remote.request(index, "sample_gradients")
         for index, rollout in self._replies():
             self._apply(rollout)
-            self._broadcast()
+            self.broadcast()
             self.remote.request(index, "sample_gradients")
         return dict(self.stats)
 

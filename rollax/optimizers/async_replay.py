@@ -151,7 +151,7 @@ class AsyncReplayOptimizer(LearnsInThread, ReplayOptimizer):
         """Requests fragments from the workers; the first time, and after a restore, weights are broadcast."""
         self.local_worker.set_timestep(self.steps)
         if not self._begun:
-            self._broadcast()
+            self.broadcast()
             self._synced_steps = self.steps
             self._begun = True
         self._recount_requested()

@@ -51,7 +51,7 @@ class AsyncSamplesOptimizer(LearnsInThread):
             return self._serial_step()
         learner, before = self._learner, self._learner.updates
         if not self.remote.requests_in_flight:
-            self._broadcast()
+            self.broadcast()
         for index in self.remote.short_of(self.config.max_requests_in_flight_per_worker):
             self.remote.request(index, "sample_fragment")
         with self._learning():

@@ -216,7 +216,7 @@ class Optimizer(ABC):
         """The steps of a rollout, in the unit of `train_batch_size`."""
         return rollout.env_steps if self.config.count_steps_by == "env_steps" else rollout.agent_steps
 
-    def _broadcast(self) -> None:
+    def broadcast(self) -> None:
         """Publishes weights and running statistics, with which remote workers act from their next request on."""
         self.local_worker.set_timestep(self.steps)
         if self.remote:

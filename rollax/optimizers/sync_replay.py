@@ -61,7 +61,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         self._ahead = dict.fromkeys(self.policies, 0)
 
     def step(self) -> Stats:
-        self._broadcast()
+        self.broadcast()
         for rollout in self._gather(1) if self.remote else self._awaited(self.local_worker.sample_fragments):
             self._store(rollout.batch)
             self._due.add(self._size(rollout))

@@ -48,7 +48,7 @@ class SyncSamplesOptimizer(Optimizer):
     def step(self) -> Stats:
         if self.rounds is not None and self._learned_on_device(self.rounds):
             return dict(self.stats)
-        self._broadcast()
+        self.broadcast()
         rollouts = self.gather()
         self._learn(MultiAgentBatch.concat_samples([rollout.batch for rollout in rollouts]))
         for rollout in rollouts:

@@ -98,7 +98,7 @@ class SearchOptimizer(Optimizer):
         return partial(play_candidates, self.request(indices))
 
     def step(self) -> Stats:
-        self._broadcast()
+        self.broadcast()
         results = self._evaluated()
         by_index = {int(k): (part, row) for part in results for row, k in enumerate(part.indices)}
         order = [by_index[index] for index in range(self.config.num_directions)]

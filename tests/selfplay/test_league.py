@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, League, MultiAgentEnv, PPOTrainer, Trainer
+from rollax import APPOTrainer, Callbacks, League, MultiAgentEnv, PPOTrainer, Trainer
 from rollax.errors import CheckpointError, ConfigError
 from rollax.selfplay.league import LEARNER, Opponent, policy_of_seat
 from rollax.serving.policy_backend import policy_mapping_of
@@ -241,6 +241,17 @@ def test_in_other_processes(small_ray):
     assert drawn[0] == drawn[1]
     assert drawn[0].keys() == result["league"]["opponents"].keys() == {"past_0", "past_1"}
     assert result["policy_reward_mean"]["past_0"] is not None
+
+
+@pytest.mark.long
+def test_asynchronous_workers_play_against_a_new_opponent_with_its_weights(small_ray):
+    settings = {"num_workers": 1, "num_envs_per_worker": 2, "train_batch_size": 20, "rollout_fragment_length": 10}
+    with APPOTrainer(Guess, {**Small.config(), **settings, "model": {"fcnet_hiddens": (4,)}}) as trainer:
+        trainer.train()
+        trainer.worker.callbacks.freeze(trainer)  # the second opponent
+        trainer.workers.remote.request(1, "sample_fragment")
+        (there,) = trainer.workers.foreach_worker(lambda worker: to_plain(worker.get_weights()["past_1"]))
+        assert there == to_plain(trainer.get_weights("past_1")["past_1"])
 
 
 class Unknown(Guess):
