@@ -130,6 +130,7 @@ class WorkerSet:
     def restart_episodes(self) -> None:
         """Drops all running episodes, and the metrics of finished ones; fresh episodes begin."""
         if self._num_remote:
+            self.remote.forget()  # pending requests may return finished episodes
             self.remote.call_all("restart_episodes")
         elif self.local.samples:
             self.local.restart_episodes()

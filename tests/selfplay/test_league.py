@@ -249,9 +249,12 @@ def test_asynchronous_workers_play_against_a_new_opponent_with_its_weights(small
     with APPOTrainer(Guess, {**Small.config(), **settings, "model": {"fcnet_hiddens": (4,)}}) as trainer:
         trainer.train()
         trainer.worker.callbacks.freeze(trainer)  # the second opponent
+        assert trainer.workers.remote.requests_in_flight  # no opponent was replaced
         trainer.workers.remote.request(1, "sample_fragment")
         (there,) = trainer.workers.foreach_worker(lambda worker: to_plain(worker.get_weights()["past_1"]))
         assert there == to_plain(trainer.get_weights("past_1")["past_1"])
+        trainer.worker.callbacks.freeze(trainer)  # it replaces one, whose games in pending requests do not count
+        assert not trainer.workers.remote.requests_in_flight
 
 
 class Unknown(Guess):
