@@ -1,4 +1,4 @@
-"""Seeds of sub-environments and policies, and the first ids of episodes, in each process."""
+"""Seeds of sub-environments and policies, and the ids and numbers of episodes, in each process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ def first_ids(worker_index: int, restarts: int) -> tuple[int, int]:
     """The first id of episodes and trajectories, and the number of the first episode, on which seeds depend."""
     first_episode = restarts << _BITS_OF_RESTARTS
     return (worker_index << _BITS_OF_WORKERS) + first_episode, first_episode
+
+
+def episode_number(episode_id: int) -> int:
+    """The number of an episode for its random choices: the driver, worker 0, has the numbers of worker 1."""
+    worker, number = divmod(episode_id, 1 << _BITS_OF_WORKERS)
+    return (max(worker, 1) - 1 << _BITS_OF_WORKERS) + number
 
 
 def first_env(worker_index: int, num_envs: int) -> int:

@@ -17,6 +17,7 @@ from rollax.env.base_env import BaseEnv, in_order
 from rollax.errors import ConfigError, corrected
 from rollax.rollout.callbacks import Callbacks
 from rollax.rollout.episode import Episode
+from rollax.rollout.seeds import episode_number
 from rollax.rollout.worker import RolloutWorker
 from rollax.selfplay.ratings import Rule, chances, rated
 
@@ -134,12 +135,13 @@ class League(Callbacks):
                 f"possible_agents={base_env.possible_agents}",
             ).expected("at least two agents", "set possible_agents of the environment, or use no League")
         seed = self._seed if worker.config.seed is None else worker.config.seed
-        rng = np.random.default_rng((seed, episode.episode_id))
+        number = episode_number(episode.episode_id)
+        rng = np.random.default_rng((seed, number))
         if not self._chances or rng.random() < self.self_share:
             return
         agents = list(in_order(known))
         opponent = str(rng.choice([*self._chances], p=[*self._chances.values()]))
-        seat = agents[episode.episode_id % len(agents)]
+        seat = agents[number % len(agents)]
         episode.user_data[_SEATS] = {agent: LEARNER if agent == seat else opponent for agent in agents}
 
     def on_train_result(self, *, trainer: Trainer, result: dict[str, Any]) -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from rollax import APPOTrainer, Callbacks, League, MultiAgentEnv, PPOTrainer, Trainer
 from rollax.errors import CheckpointError, ConfigError
+from rollax.rollout import remote_workers
 from rollax.selfplay.league import LEARNER, Opponent, policy_of_seat
 from rollax.serving.policy_backend import policy_mapping_of
 from tests.algorithms.checkpoints import continue_training, to_plain
 from tests.env.refused import refused
+from tests.rollout.test_worker_set import workers_here
 
 SEEN: list[dict] = []
 
@@ -241,6 +243,16 @@ def test_in_other_processes(small_ray):
     assert drawn[0] == drawn[1]
     assert drawn[0].keys() == result["league"]["opponents"].keys() == {"past_0", "past_1"}
     assert result["policy_reward_mean"]["past_0"] is not None
+
+
+@pytest.mark.long
+def test_one_worker_plays_the_games_of_a_run_without_workers(monkeypatch):
+    monkeypatch.setattr(remote_workers, "ray_workers", workers_here)
+    found = []
+    for num_workers in (0, 1):
+        with make(num_workers=num_workers) as trainer:
+            found.append([trainer.train()["league"] for _ in range(3)])
+    assert found[0] == found[1]
 
 
 @pytest.mark.long
