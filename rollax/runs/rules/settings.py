@@ -77,6 +77,8 @@ def exploration_goes_on(run: RunStatistics) -> Iterator[Finding]:
     last = run.number("epsilon_timesteps")
     if not run.ended or not last or run.config.get("epsilon_schedule") is not None or run.config.get("noisy"):
         return
+    if run.config.get("input") is not None:  # ε has no effect, or is final_epsilon after the recorded data
+        return
     first, final = run.number("initial_epsilon", 1.0), run.number("final_epsilon")
     epsilon = first + (final - first) * min(1.0, run.steps / last)
     if epsilon > _STILL_RANDOM and run.config.get("exploration", "EpsilonGreedy") == "EpsilonGreedy":
