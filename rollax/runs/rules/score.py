@@ -169,8 +169,10 @@ def one_part_takes_the_time(run: RunStatistics) -> Iterator[Finding]:
     if run.number("num_workers") or any(len(part) < LEAST for part in parts.values()):
         return
     seconds = {name: float(part.values[1:].sum()) for name, part in parts.items()}
+    if not all(seconds.values()):  # compiled rounds, whose sampling counts as learning; or no sampling at all
+        return
     slower = max(seconds, key=lambda name: seconds[name])
-    share = seconds[slower] / max(sum(seconds.values()), 1e-9)
+    share = seconds[slower] / sum(seconds.values())
     if share <= _DOMINATES:
         return
     samples = slower == "sample"
