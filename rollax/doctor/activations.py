@@ -69,6 +69,6 @@ def _is_activation(equation: Any) -> bool:
 
 
 def leaves_of(tree: trees.Tree) -> Iterator[tuple[str, np.ndarray]]:
-    """The leaves of columns as [N, numbers], with the paths of a Dict or Tuple."""
+    """The leaves of columns [N, ...], with the paths of a Dict or Tuple."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        yield jax.tree_util.keystr(path), np.asarray(leaf).reshape(len(leaf), -1)
+        yield jax.tree_util.keystr(path), np.asarray(leaf)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from rollax.core import trees
 from rollax.doctor.activations import leaves_of
 from rollax.doctor.played import Played
+from rollax.models.features import ImageLayout
 from rollax.runs.rules.finding import Finding
 from rollax.runs.rules.statistics import RunStatistics
 
@@ -31,9 +32,9 @@ def observation_scale(run: RunStatistics, policy: str, played: Played) -> Iterat
     if model.get("normalize_observations") or run.is_solved:
         return
     scales = {
-        path: np.sqrt((leaf.astype(np.float64) ** 2).mean(axis=0))
+        path: np.sqrt((leaf.astype(np.float64) ** 2).mean(axis=0)).ravel()
         for path, leaf in leaves_of(played.obs)
-        if leaf.dtype.kind == "f"
+        if leaf.dtype.kind == "f" and ImageLayout.of(spaces.Box(0, 1, leaf.shape[1:], leaf.dtype)) is None
     }
     if not scales:
         return

@@ -55,6 +55,8 @@ CASES = {
         (run(), played(obs=OBS * 1e-3), "warning", "observation_filter"),
         (run(), played(obs=OBS * [1, 10, 0])),
         (run(), played(obs=(200 * np.abs(OBS)).astype(np.uint8))),  # scaled by the model
+        (run(), played(obs=np.full((ROWS, 5, 6, 1), 200.0, np.float32))),  # an image, scaled by the model too
+        (run(), played(obs=np.full((ROWS, 4, 6, 1), 200.0, np.float32)), "warning", "observation_filter"),
         (run(config={"model": {"normalize_observations": True}}), played(obs=OBS * 100)),
     ],
     "saturated-actions": [
