@@ -79,6 +79,8 @@ def exploration_goes_on(run: RunStatistics) -> Iterator[Finding]:
         return
     if run.config.get("input") is not None:  # ε has no effect, or is final_epsilon after the recorded data
         return
+    if run.has("worker_epsilon"):  # each worker has a constant ε
+        return
     first, final = run.number("initial_epsilon", 1.0), run.number("final_epsilon")
     epsilon = first + (final - first) * min(1.0, run.steps / last)
     if epsilon > _STILL_RANDOM and run.config.get("exploration", "EpsilonGreedy") == "EpsilonGreedy":

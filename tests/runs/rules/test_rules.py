@@ -133,6 +133,7 @@ CASES = {
         made(10, {}, config={**EPSILON, "epsilon_timesteps": 5000, "final_epsilon": 0.02}),
         made(10, {}, config={**EPSILON, "exploration": "SoftQ"}),
         made(10, {}, score=None, config={**EPSILON, "final_epsilon": 0.0, "input": "data"}),
+        made(10, {}, config={**EPSILON, "final_epsilon": 0.0, "worker_epsilon": 0.4}),  # Ape-X
     ],
     "no-updates": [
         (made(10, {}, replay={"num_updates": 0}), "problem", "learning_starts"),
