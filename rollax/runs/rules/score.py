@@ -176,7 +176,9 @@ def one_part_takes_the_time(run: RunStatistics) -> Iterator[Finding]:
     if share <= _DOMINATES:
         return
     samples = slower == "sample"
-    vectorized = run.number("num_envs_per_worker", 1) >= 8
+    key: str | None = "num_workers" if run.number("num_envs_per_worker", 1) >= 8 else "num_envs_per_worker"
+    if not samples:
+        key = next((name for name in ("sgd_minibatch_size", "training_intensity") if run.has(name)), None)
     yield Finding(
         severity="note",
         what="Nearly all time is spent in the environment and in choosing actions."
@@ -186,13 +188,9 @@ def one_part_takes_the_time(run: RunStatistics) -> Iterator[Finding]:
         number=share,
         limit=_DOMINATES,
         where=parts[slower].where(),
-        key=("num_workers" if vectorized else "num_envs_per_worker") if samples else _of_learning(run),
-        change="up" if samples or _of_learning(run) == "sgd_minibatch_size" else "down",
+        key=key,
+        change=None if key is None else "down" if key == "training_intensity" else "up",
         remedy=f"Step more environments at once, or in more processes; {page('workers-and-clusters')}."
         if samples
         else f"Larger minibatches or fewer updates per step; {page('gpus')}.",
     )
-
-
-def _of_learning(run: RunStatistics) -> str:
-    return "sgd_minibatch_size" if run.has("sgd_minibatch_size") else "training_intensity"

@@ -198,6 +198,8 @@ CASES = {
         (made(20, {}, timers=SAMPLES), "note", "num_envs_per_worker"),
         (made(20, {}, timers=SAMPLES, config={"num_envs_per_worker": 8}), "note", "num_workers"),
         (made(20, {}, timers=LEARNS, config={"sgd_minibatch_size": 64}), "note", "sgd_minibatch_size"),
+        (made(20, {}, timers=LEARNS, config={"training_intensity": 1.0}), "note", "training_intensity"),
+        (made(20, {}, timers=LEARNS), "note", None),  # as A2C
         made(20, {}, timers={"sample_s": 1.0, "learn_s": lambda i: 1000.0 if i == 1 else 1.0}),  # compilation
         made(20, {}, timers={"sample_s": 0.0, "learn_s": 1.0}),  # compiled rounds, or recorded data
     ],
