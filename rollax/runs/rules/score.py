@@ -118,9 +118,7 @@ def few_episodes(run: RunStatistics) -> Iterator[Finding]:
         return
     mean = float(ended.last().values.mean())
     if mean < _TOO_FEW:
-        on_policy = run.number("train_batch_size") >= run.number("rollout_fragment_length", 1) and not run.number(
-            "buffer_size"
-        )
+        of_batches = run.number("train_batch_size") > run.number("timesteps_per_iteration")
         yield Finding(
             severity="note",
             what="Few episodes end in an iteration: a change of the score says little.",
@@ -128,7 +126,7 @@ def few_episodes(run: RunStatistics) -> Iterator[Finding]:
             number=mean,
             limit=_TOO_FEW,
             where=ended.last().where(),
-            key="train_batch_size" if on_policy else "timesteps_per_iteration",
+            key="train_batch_size" if of_batches else "timesteps_per_iteration",
             change="up",
             remedy="Sample more per iteration, and judge the run by evaluations (evaluation_interval).",
         )

@@ -15,6 +15,7 @@ FALLING = [[0, 1], [1, 0]]
 SAMPLES, LEARNS = {"sample_s": 9.5, "learn_s": 0.5}, {"sample_s": 0.5, "learn_s": 9.5}
 UNEXPLAINED = {"vf_explained_var": 0.1}
 UPDATES = {"num_updates": lambda i: i}
+SEVERAL_BATCHES = {"train_batch_size": 500, "timesteps_per_iteration": 10_000}
 
 
 def large(i):
@@ -186,6 +187,7 @@ CASES = {
     "few-episodes": [
         (made(20, {}, episodes_this_iter=lambda i: i % 2, config={"train_batch_size": 64}), "note", "train_batch_size"),
         (made(20, {}, episodes_this_iter=0.5, config={"buffer_size": 100}), "note", "timesteps_per_iteration"),
+        (made(20, {}, episodes_this_iter=0.5, config=SEVERAL_BATCHES), "note", "timesteps_per_iteration"),
         made(20, {}, episodes_this_iter=1),
     ],
     "score-flat": [
