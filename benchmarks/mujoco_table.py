@@ -158,14 +158,19 @@ def _side(side: str, name: str, about: Mapping[str, Any], seed: int) -> Any:
 def mujoco_table(results: Mapping[str, Result]) -> str:
     """Returns the table of all measured environments and methods."""
     scores: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    others: dict[tuple[str, str], str] = {}  # rows of rollax with the settings of the table, made by another command
     for result in results.values():
         if result["name"].startswith("mujoco/") and _about(result["env"], result["method"]).items() <= result.items():
             of_task = scores.setdefault((result["method"], result["env"]), {})
             of_task.setdefault(result["side"], {})[result["seed"]] = result["curve"][-1][1]
-    return "\n".join(_lines(scores)) if scores else ""
+            if "command" in result:
+                others[result["method"], result["env"]] = result["command"]
+    return "\n".join(_lines(scores, others)) if scores else ""
 
 
-def _lines(scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]]) -> Iterator[str]:
+def _lines(
+    scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]], others: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
     yield "### MuJoCo and LunarLander beside other libraries"
     yield ""
     yield (
@@ -181,6 +186,9 @@ def _lines(scores: Mapping[tuple[str, str], Mapping[str, Mapping[int, float]]]) 
             values = [score for _, score in sorted(sides[side].items())]
             words = ", ".join(f"{value:.0f}" for value in values)
             yield f"| {' | '.join((method, env, f'{METHODS[method].budget:,}', side, words, _with_error(values)))} |"
+    for (method, env), command in sorted(others.items()):
+        yield ""
+        yield f"rollax's runs of {method} on {env} are those of `{command}`, with 100 episodes at the end of each."
     for method in METHODS:
         pairs = [sides for (name, _), sides in sorted(scores.items()) if name == method and _have_ratio(sides, method)]
         if pairs:
